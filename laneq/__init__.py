@@ -1,0 +1,1 @@
+"""laneq: a job queue on Redis with priority lanes."""

@@ -6,9 +6,17 @@ metrics and docs use the same spelling (a test compares them).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+#: What a lane may be called; it becomes part of keys and of command lines.
+LANE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+#: What a task may be called: up to 200 characters, none of them white space or
+#: a control character. Tab and line feed end fields in a stored record.
+TASK_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 
 
 class State(StrEnum):

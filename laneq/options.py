@@ -1,0 +1,860 @@
+"""Options of lanes, tasks, calls and workers: frozen, and checked when made.
+
+Times are seconds or a `timedelta` where a user writes them, and are kept as
+seconds; each has a property with an ``_us`` suffix, integer microseconds, which
+is what keys, scripts and calls use. A bool where a number is meant, NaN and
+infinity are refused everywhere. An unknown name is an error that lists the known
+ones: no option is ever dropped in silence.
+
+Every limit here keeps scores exact: an instant up to the year 2200 plus the
+longest delay is below 2**53 microseconds, the last integer that a sorted set's
+double can hold (fault E1).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+
+from laneq.errors import OptionError, suggest
+from laneq.model import LANE_NAME, TASK_NAME
+
+Seconds: TypeAlias = float | timedelta
+Backoff: TypeAlias = Literal["exponential", "linear", "fixed"] | Callable[[int], Seconds]
+Executor: TypeAlias = Literal["async", "thread", "process"]
+
+#: The longest delay, timeout or time to live: a little over 31 years.
+MAX_SECONDS: Final = 1e9
+
+#: The largest boost: a head start of about 115 days.
+MAX_BOOST: Final = 1e7
+
+#: Largest distance of a lane's priority from zero.
+MAX_PRIORITY: Final = 1e6
+
+#: The lane of a task that names none.
+DEFAULT_LANE: Final = "normal"
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_SHORTEST: Final = 1e-6
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_INSTANT: Final = datetime(2200, 1, 1, tzinfo=UTC)
+_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"([0-9.eE+-]+?) ?(us|ms|s|m|h|d|)")
+_RATE: Final = re.compile(r"([1-9][0-9]{0,8})/([0-9]+(?:\.[0-9]+)?)?(ms|s|m|h|d)")
+
+
+# --- checks -----------------------------------------------------------------
+
+
+def _number(option: str, value: object, *, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(option, f"must be a number, not {value!r}")
+    if not low <= value <= high:  # also false for NaN
+        raise OptionError(option, f"must be between {low:g} and {high:g}, not {value!r}")
+    return float(value)
+
+
+def _whole(option: str, value: object, *, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(option, f"must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise OptionError(option, f"must be between {low:,} and {high:,}, not {value:,}")
+    return int(value)
+
+
+def _flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(option, f"must be True or False, not {value!r}")
+    return value
+
+
+def _seconds(
+    option: str, value: object, *, low: float = _SHORTEST, high: float = MAX_SECONDS
+) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(option, f"must be seconds or a timedelta, not {value!r}")
+    if not low <= value <= high:  # also false for NaN
+        raise OptionError(option, f"must be between {low:g} and {high:g} seconds, not {value!r}")
+    return float(value)
+
+
+def _instant(option: str, value: datetime) -> datetime:
+    if value.utcoffset() is None:
+        raise OptionError(
+            option,
+            f"must have a time zone: {value!r} names another instant on every host. "
+            "Use datetime.now(UTC), or .astimezone() for the local zone.",
+        )
+    if not _EPOCH <= value <= _LAST_INSTANT:
+        raise OptionError(option, f"must be between the years 1970 and 2200, not {value}")
+    return value
+
+
+def _lane_name(option: str, value: object) -> str:
+    if not isinstance(value, str) or not LANE_NAME.fullmatch(value):
+        raise OptionError(
+            option, f"must be 1 to 64 of the characters A-Z a-z 0-9 . _ -, not {value!r}"
+        )
+    return value
+
+
+def _task_name(option: str, value: object) -> str:
+    if not isinstance(value, str) or not TASK_NAME.fullmatch(value):
+        raise OptionError(option, f"must be 1 to 200 characters without white space, not {value!r}")
+    return value
+
+
+def _one_of(option: str, value: object, known: Iterable[str]) -> str:
+    names = tuple(known)
+    if not isinstance(value, str) or value not in names:
+        raise OptionError(option, f"cannot be {value!r}. {suggest(str(value), names)}")
+    return value
+
+
+def _rate(option: str, value: object) -> str:
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or float(match[2] or 1) <= 0:
+        raise OptionError(
+            option, f"must be starts per period, such as '100/s' or '5/10m', not {value!r}"
+        )
+    return match[0]
+
+
+def to_us(seconds: float) -> int:
+    """Return `seconds` as whole microseconds, the nearest."""
+    return round(seconds * 1e6)
+
+
+def instant_us(at: datetime) -> int:
+    """Return an aware instant as microseconds since the epoch, exactly."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def seconds_from_text(option: str, text: str) -> float:
+    """Read a duration as people type it: ``30``, ``1.5``, ``250ms``, ``5m``, ``30d``.
+
+    Raises:
+        OptionError: the text is no finite number with a known unit.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    try:
+        value = float(match[1]) * _UNITS[match[2]] if match else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise OptionError(
+            option, f"must be seconds, or a number with ms, s, m, h or d, not {text!r}"
+        )
+    return value
+
+
+def _refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            raise OptionError(name, f"unknown option. {suggest(name, names)}")
+
+
+# --- lanes ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A named queue, and how its jobs compete for slots.
+
+    The value of a waiting job is ``priority + min(aging * wait, aging_cap)``; a
+    slot takes the lane whose head has the highest value.
+
+    `slo`, `target`, `max_depth`, `max_running`, `rate`, `fair_by` and
+    ``reserve="auto"`` are checked, stored and shown; they are enforced from a
+    later version.
+
+    Args:
+        name: 1 to 64 letters, digits, dots, dashes or underscores.
+        priority: base points, from -1,000,000 to 1,000,000.
+        aging: points per second of wait; 0 for strict priority.
+        aging_cap: most points that aging adds.
+        reserve: slots of the fleet that this lane is sure of; ``"auto"`` to size
+            them from what is measured.
+        slo: wait objective, in seconds; None for none.
+        target: wait that ``reserve="auto"`` aims at, in seconds; None for `slo`.
+        max_depth: jobs that may wait; None for no limit.
+        max_running: jobs that may run at a time in the fleet; None for no limit.
+        rate: starts per period, such as ``"100/s"`` or ``"5/10m"``; None for no limit.
+        fair_by: the name of the argument whose values share the lane evenly.
+        lease: seconds after which the jobs of a dead worker run elsewhere; from 1.
+        dead_max: dead letters kept; None for no limit.
+        dead_age: seconds that a dead letter is kept; None for no limit.
+        paused: whether the lane starts out paused.
+
+    Raises:
+        OptionError: an option has a wrong type or value.
+    """
+
+    name: str
+    priority: float = field(default=100.0, kw_only=True)
+    aging: float = field(default=2.0, kw_only=True)
+    aging_cap: float = field(default=800.0, kw_only=True)
+    reserve: int | Literal["auto"] = field(default=0, kw_only=True)
+    slo: Seconds | None = field(default=None, kw_only=True)
+    target: Seconds | None = field(default=None, kw_only=True)
+    max_depth: int | None = field(default=None, kw_only=True)
+    max_running: int | None = field(default=None, kw_only=True)
+    rate: str | None = field(default=None, kw_only=True)
+    fair_by: str | None = field(default=None, kw_only=True)
+    lease: Seconds = field(default=15.0, kw_only=True)
+    dead_max: int | None = field(default=10_000, kw_only=True)
+    dead_age: Seconds | None = field(default=30 * 86400.0, kw_only=True)
+    paused: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every option and keep times as seconds."""
+        for option, check in _LANE_CHECKS.items():
+            value = getattr(self, option)
+            if value is not None or option not in _LANE_OPTIONAL:
+                object.__setattr__(self, option, check(option, value))
+
+    @property
+    def lease_us(self) -> int:
+        """Lease in microseconds."""
+        return to_us(_as_seconds(self.lease))
+
+    @property
+    def slo_us(self) -> int | None:
+        """Wait objective in microseconds; None for none."""
+        return _optional_us(self.slo)
+
+    @property
+    def target_us(self) -> int | None:
+        """Wait that an automatic reserve aims at, in microseconds; None for `slo_us`."""
+        return _optional_us(self.target)
+
+    @property
+    def dead_age_us(self) -> int | None:
+        """Life of a dead letter in microseconds; None for no limit."""
+        return _optional_us(self.dead_age)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the lane as JSON-able values, one per option; times as ``…_us`` integers.
+
+        Every key is always there; None is an option that is off.
+        """
+        return {wire: getattr(self, wire) for wire in WIRE_NAMES.values()}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Build a lane from `to_wire`'s form.
+
+        A key that is missing, from an older version, takes the default; an unknown one,
+        from a newer version, is ignored.
+
+        Raises:
+            OptionError: a value is wrong.
+        """
+        given: dict[str, Any] = {}
+        for option, name in WIRE_NAMES.items():
+            if name not in wire:
+                continue
+            value = wire[name]
+            if option != name and value is not None:
+                value = _whole(name, value, low=0, high=to_us(MAX_SECONDS)) / 1e6
+            given[option] = value
+        if "name" not in given:
+            raise OptionError("name", "missing: this is no stored lane")
+        return cls(**given)
+
+    def changed(self, **changes: object) -> Self:
+        """Return a copy with some options changed, given as values or as an operator's text.
+
+        Text is read by the option's kind: ``reserve="3"``, ``paused="true"``, ``lease="30"``,
+        ``dead_age="7d"``, ``slo="none"``. What changed is stored under `WIRE_NAMES`.
+
+        Raises:
+            OptionError: the option is unknown or its value is wrong.
+        """
+        known = [option for option in WIRE_NAMES if option != "name"]
+        _refuse_unknown(changes, known)
+        given: dict[str, Any] = {
+            option: _lane_value(option, value) if isinstance(value, str) else value
+            for option, value in changes.items()
+        }
+        return replace(self, **given)
+
+
+def _reserve(option: str, value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, str):
+        raise OptionError(option, f"must be a number of slots or 'auto', not {value!r}")
+    return _whole(option, value, low=0, high=100_000)
+
+
+def _fair_by(option: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isidentifier():
+        raise OptionError(option, f"must be the name of an argument, not {value!r}")
+    return value
+
+
+def _lease(option: str, value: object) -> float:
+    return _seconds(option, value, low=1.0, high=86400.0)
+
+
+def _count(option: str, value: object) -> int:
+    return _whole(option, value, low=1, high=10**12)
+
+
+_LANE_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    "name": _lane_name,
+    "priority": lambda o, v: _number(o, v, low=-MAX_PRIORITY, high=MAX_PRIORITY),
+    "aging": lambda o, v: _number(o, v, low=0, high=MAX_PRIORITY),
+    "aging_cap": lambda o, v: _number(o, v, low=0, high=1e9),
+    "reserve": _reserve,
+    "slo": _seconds,
+    "target": _seconds,
+    "max_depth": _count,
+    "max_running": _count,
+    "rate": _rate,
+    "fair_by": _fair_by,
+    "lease": _lease,
+    "dead_max": lambda o, v: _whole(o, v, low=0, high=10**12),
+    "dead_age": _seconds,
+    "paused": _flag,
+}
+
+_LANE_OPTIONAL: Final = frozenset(
+    {"slo", "target", "max_depth", "max_running", "rate", "fair_by", "dead_max", "dead_age"}
+)
+
+_LANE_TIMES: Final = frozenset({"slo", "target", "lease", "dead_age"})
+
+#: Option of a lane → its key in the stored form.
+WIRE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {option: f"{option}_us" if option in _LANE_TIMES else option for option in _LANE_CHECKS}
+)
+
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+def _lane_value(option: str, text: str) -> Any:
+    text = text.strip()
+    word = text.lower()
+    if word in {"none", ""} and option in _LANE_OPTIONAL:
+        return None
+    if option in {"rate", "fair_by"} or (option == "reserve" and word == "auto"):
+        return text
+    if option in _LANE_TIMES:
+        return seconds_from_text(option, text)
+    if option == "paused":
+        if word not in _TRUE | _FALSE:
+            raise OptionError(option, f"must be true or false, not {text!r}")
+        return word in _TRUE
+    if option in {"priority", "aging", "aging_cap"}:
+        try:
+            return float(text)
+        except ValueError:
+            raise OptionError(option, f"must be a number, not {text!r}") from None
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(option, f"must be a whole number, not {text!r}") from None
+
+
+def _as_seconds(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _optional_us(value: Seconds | None) -> int | None:
+    return None if value is None else to_us(_as_seconds(value))
+
+
+#: The lanes of an app that names none.
+DEFAULT_LANES: Final = (
+    Lane("critical", priority=10_000),
+    Lane("urgent", priority=1_000),
+    Lane("normal", priority=100),
+    Lane("batch", priority=10),
+)
+
+
+# --- retries ----------------------------------------------------------------
+
+
+class Random(Protocol):
+    """Where jitter comes from; `random.Random` is one."""
+
+    def random(self) -> float:
+        """Return a number from 0 up to 1."""
+
+
+#: Backoff → the number that stands for it in a stored record.
+BACKOFF_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
+    {"fixed": 0, "linear": 1, "exponential": 2}
+)
+_BACKOFF_NAMES: Final[Mapping[int, Any]] = {n: name for name, n in BACKOFF_NUMBERS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a job may start, and how long it waits after a failure.
+
+    Args:
+        max_attempts: starts in all, the first one too, however the others ended.
+        backoff: ``"exponential"`` (`base`, twice, four times …), ``"linear"`` (`base`,
+            twice, three times …), ``"fixed"`` (`base`), or a function that gets the number
+            of the attempt that failed, from 1, and returns seconds or a timedelta.
+        base: seconds after the first failure.
+        cap: most seconds between attempts; wins over a larger `base`.
+        jitter: draw each delay evenly between 0 and the backoff ("full jitter").
+        schedule: the delays themselves, in seconds; the last one repeats. In place of
+            `backoff`. A schedule's and a function's delays are taken as they are: neither
+            `jitter` nor `cap` applies.
+        retry_on: exceptions after which the job may run again.
+        never_on: exceptions after which it may not, although `retry_on` names them.
+
+    Raises:
+        OptionError: an option has a wrong type or value.
+    """
+
+    max_attempts: int = 3
+    backoff: Backoff = field(default="exponential", kw_only=True)
+    base: Seconds = field(default=1.0, kw_only=True)
+    cap: Seconds = field(default=600.0, kw_only=True)
+    jitter: bool = field(default=True, kw_only=True)
+    schedule: Sequence[Seconds] | None = field(default=None, kw_only=True)
+    retry_on: type[BaseException] | Sequence[type[BaseException]] = field(
+        default=(Exception,), kw_only=True
+    )
+    never_on: type[BaseException] | Sequence[type[BaseException]] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every option; keep times as seconds and sequences as tuples."""
+        _whole("max_attempts", self.max_attempts, low=1, high=1_000_000)
+        if not callable(self.backoff):
+            _one_of("backoff", self.backoff, BACKOFF_NUMBERS)
+        object.__setattr__(self, "base", _seconds("base", self.base, low=0))
+        object.__setattr__(self, "cap", _seconds("cap", self.cap, low=0))
+        _flag("jitter", self.jitter)
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", _schedule(self.schedule))
+            if self.backoff != "exponential":
+                raise OptionError("schedule", "cannot be given together with backoff")
+        object.__setattr__(self, "retry_on", _exceptions("retry_on", self.retry_on))
+        object.__setattr__(self, "never_on", _exceptions("never_on", self.never_on))
+
+    @property
+    def base_us(self) -> int:
+        """Delay after the first failure, in microseconds."""
+        return to_us(_as_seconds(self.base))
+
+    @property
+    def cap_us(self) -> int:
+        """Most microseconds between attempts."""
+        return to_us(_as_seconds(self.cap))
+
+    def may_retry(self, error: BaseException | None, attempt: int) -> bool:
+        """Tell whether a job may start again after attempt number `attempt`.
+
+        Args:
+            error: what the attempt raised; None where nothing was (a lost worker, a job
+                that asked to be retried): then only the number counts.
+            attempt: the attempt that failed, from 1.
+        """
+        if attempt >= self.max_attempts:
+            return False
+        if error is None:
+            return True
+        return isinstance(error, _exceptions("retry_on", self.retry_on)) and not isinstance(
+            error, _exceptions("never_on", self.never_on)
+        )
+
+    def delay_s(self, attempt: int, rng: Random) -> tuple[float, str | None]:
+        """Return the seconds to wait after attempt number `attempt`, and a problem if any.
+
+        It never raises: an error in retry code must not lose a job. Where a function given
+        as `backoff` raises or returns what is no delay, the delay is the exponential one and
+        the second value is a sentence for the log (fault G3).
+        """
+        attempt = max(1, attempt)
+        if isinstance(self.schedule, tuple):
+            return self.schedule[min(attempt, len(self.schedule)) - 1], None
+        if not callable(self.backoff):
+            return self._backoff_s(self.backoff, attempt, rng), None
+        try:
+            delay = _seconds("backoff", self.backoff(attempt), low=0)
+        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+            problem = _sentence(error)
+        else:
+            return delay, None
+        return self._backoff_s("exponential", attempt, rng), (
+            f"backoff function failed after attempt {attempt}: {problem}; "
+            "used the exponential backoff"
+        )
+
+    def _backoff_s(self, kind: str, attempt: int, rng: Random) -> float:
+        base, cap = _as_seconds(self.base), _as_seconds(self.cap)
+        if kind == "exponential":
+            # The exponent is capped first: 2.0**1024 overflows. From the shortest
+            # base, 64 doublings pass any cap.
+            delay = math.ldexp(base, min(attempt - 1, 64))
+        elif kind == "linear":
+            delay = base * attempt
+        else:
+            delay = base
+        delay = min(delay, cap)
+        return delay * rng.random() if self.jitter else delay
+
+    def to_record(self) -> dict[str, int]:
+        """Return what of this differs from the default, under `encode_head`'s names.
+
+        What is code (a function, exceptions) or a schedule is not in it: that is known
+        to the worker only.
+        """
+        found: dict[str, int] = {}
+        if self.max_attempts != _DEFAULT_RETRY.max_attempts:
+            found["max_attempts"] = self.max_attempts
+        if self.base_us != _DEFAULT_RETRY.base_us:
+            found["base_us"] = self.base_us
+        if self.cap_us != _DEFAULT_RETRY.cap_us:
+            found["cap_us"] = self.cap_us
+        if not callable(self.backoff) and self.backoff != _DEFAULT_RETRY.backoff:
+            found["backoff"] = BACKOFF_NUMBERS[self.backoff]
+        if self.jitter != _DEFAULT_RETRY.jitter:
+            found["jitter"] = int(self.jitter)
+        return found
+
+    def with_record(
+        self,
+        *,
+        max_attempts: int | None = None,
+        base_us: int | None = None,
+        cap_us: int | None = None,
+        backoff: int | None = None,
+        jitter: int | None = None,
+    ) -> Self:
+        """Return this with what a call's record gives in its place; None keeps what is here."""
+        given: dict[str, Any] = {}
+        if max_attempts is not None:
+            given["max_attempts"] = max_attempts
+        if base_us is not None:
+            given["base"] = base_us / 1e6
+        if cap_us is not None:
+            given["cap"] = cap_us / 1e6
+        if backoff is not None:
+            # An unknown number comes from a newer version: exponential is safe.
+            given["backoff"] = _BACKOFF_NAMES.get(backoff, "exponential")
+            given["schedule"] = None
+        if jitter is not None:
+            given["jitter"] = bool(jitter)
+        return replace(self, **given) if given else self
+
+
+def _sentence(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:  # noqa: BLE001  a __str__ may raise anything
+        return f"{type(error).__name__} (its text cannot be shown)"
+
+
+def _schedule(value: object) -> tuple[float, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise OptionError("schedule", f"must be a list of seconds, not {value!r}")
+    delays = tuple(_seconds("schedule", delay, low=0) for delay in value)
+    if not delays:
+        raise OptionError("schedule", "must have at least one delay")
+    return delays
+
+
+def _exceptions(option: str, value: object) -> tuple[type[BaseException], ...]:
+    given: tuple[object, ...] = tuple(value) if isinstance(value, tuple | list) else (value,)
+    found = []
+    for one in given:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise OptionError(option, f"must be exception classes, not {one!r}")
+        found.append(one)
+    return tuple(found)
+
+
+_DEFAULT_RETRY: Final = Retry()
+
+
+# --- tasks and calls --------------------------------------------------------
+
+#: Executor → the number that stands for it in a stored record.
+EXECUTOR_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
+    {"async": 0, "thread": 1, "process": 2}
+)
+_DEFAULT_RESULT_TTL: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """Options of a task; each can be overridden for a call with ``.using(...)``.
+
+    Args:
+        name: the task's name in Redis; None for module and function.
+        lane: where its jobs wait; None for the lane ``normal``.
+        boost: head start inside the lane, in seconds, up to 10,000,000.
+        timeout: most seconds that an attempt may run; None for no limit.
+        retry: how often and when to try again.
+        expires: seconds from the enqueue, or an aware datetime, by which the job must
+            have started; None for never.
+        result_ttl: seconds that the result is kept; 0 keeps none.
+        executor: ``"async"``, ``"thread"`` or ``"process"``; None for the kind of function.
+
+    Raises:
+        OptionError: an option has a wrong type or value.
+    """
+
+    name: str | None = None
+    lane: str | None = None
+    boost: Seconds = 0.0
+    timeout: Seconds | None = None
+    retry: Retry = _DEFAULT_RETRY
+    expires: Seconds | datetime | None = None
+    result_ttl: Seconds = _DEFAULT_RESULT_TTL
+    executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        """Check every option and keep times as seconds."""
+        if self.name is not None:
+            _task_name("name", self.name)
+        if self.lane is not None:
+            _lane_name("lane", self.lane)
+        object.__setattr__(self, "boost", _seconds("boost", self.boost, low=0, high=MAX_BOOST))
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", _seconds("timeout", self.timeout))
+        if not isinstance(self.retry, Retry):
+            raise OptionError("retry", f"must be a Retry(...), not {self.retry!r}")
+        if isinstance(self.expires, datetime):
+            _instant("expires", self.expires)
+        elif self.expires is not None:
+            object.__setattr__(self, "expires", _seconds("expires", self.expires))
+        object.__setattr__(self, "result_ttl", _seconds("result_ttl", self.result_ttl, low=0))
+        if self.executor is not None:
+            _one_of("executor", self.executor, EXECUTOR_NUMBERS)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Build options from names and values; the entry for what a user wrote.
+
+        Raises:
+            OptionError: a name is unknown (the known ones are listed), or a value is wrong.
+        """
+        _refuse_unknown(given, (option.name for option in fields(cls)))
+        return cls(**given)
+
+    @property
+    def boost_us(self) -> int:
+        """Head start in microseconds."""
+        return to_us(_as_seconds(self.boost))
+
+    @property
+    def timeout_us(self) -> int | None:
+        """Most microseconds that an attempt may run; None for no limit."""
+        return _optional_us(self.timeout)
+
+    @property
+    def expires_us(self) -> int | None:
+        """Microseconds from the enqueue to the expiry; None where it is an instant or never."""
+        return None if isinstance(self.expires, datetime) else _optional_us(self.expires)
+
+    @property
+    def expires_at_us(self) -> int | None:
+        """Instant of the expiry, microseconds since the epoch; None where it is relative."""
+        return instant_us(self.expires) if isinstance(self.expires, datetime) else None
+
+    @property
+    def result_ttl_us(self) -> int:
+        """Microseconds that a result is kept; 0 keeps none."""
+        return to_us(_as_seconds(self.result_ttl))
+
+    def to_record(self) -> dict[str, int]:
+        """Return what of this differs from the defaults, under `encode_head`'s names."""
+        found = self.retry.to_record()
+        if self.boost_us:
+            found["boost_us"] = self.boost_us
+        if self.expires_us is not None:
+            found["expires_us"] = self.expires_us
+        if self.expires_at_us is not None:
+            found["expires_at_us"] = self.expires_at_us
+        if self.timeout_us is not None:
+            found["timeout_us"] = self.timeout_us
+        if self.result_ttl != _DEFAULT_RESULT_TTL:
+            found["ttl_us"] = self.result_ttl_us
+        if self.executor is not None:
+            found["executor"] = EXECUTOR_NUMBERS[self.executor]
+        return found
+
+    def using(self, **changes: Any) -> CallOptions:
+        """Return the options of one call: these, with `changes` in their place.
+
+        What only code can say (`Retry` with a function, a schedule or other exceptions)
+        is refused here, since a call travels as data: give it to the task.
+
+        Raises:
+            OptionError: a name is unknown (the known ones are listed), a value is wrong, or
+                both `delay` and `at` are given.
+        """
+        _refuse_unknown(changes, (option.name for option in fields(CallOptions)))
+        merged: dict[str, Any] = {o.name: getattr(self, o.name) for o in fields(self)}
+        if "delay" in changes and "at" not in changes:
+            merged["at"] = None
+        if "at" in changes and "delay" not in changes:
+            merged["delay"] = 0.0
+        call = CallOptions(**(merged | changes))
+        if "retry" in changes:
+            _refuse_code(call.retry, self.retry)
+        return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions(TaskOptions):
+    """Options of one call: those of its task, and when it is to start.
+
+    Args:
+        delay: seconds from the enqueue until the job is ready.
+        at: the instant at which it is ready, with a time zone; one that is past means now.
+    """
+
+    delay: Seconds = 0.0
+    at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Check every option and keep times as seconds."""
+        # Not super(): a slotted dataclass is another class than the one the
+        # compiler saw, and the zero-argument form fails on it.
+        TaskOptions.__post_init__(self)
+        object.__setattr__(self, "delay", _seconds("delay", self.delay, low=0))
+        if self.at is not None:
+            if not isinstance(self.at, datetime):
+                raise OptionError("at", f"must be an aware datetime, not {self.at!r}")
+            _instant("at", self.at)
+            if self.delay:
+                raise OptionError("at", "cannot be given together with delay")
+
+    @property
+    def delay_us(self) -> int:
+        """Microseconds from the enqueue until the job is ready."""
+        return to_us(_as_seconds(self.delay))
+
+    @property
+    def at_us(self) -> int | None:
+        """Instant at which the job is ready, microseconds since the epoch; None for `delay_us`."""
+        return None if self.at is None else instant_us(self.at)
+
+
+def _refuse_code(wanted: Retry, declared: Retry) -> None:
+    default = _DEFAULT_RETRY
+    for option in ("backoff", "schedule", "retry_on", "never_on"):
+        value = getattr(wanted, option)
+        travels = value == getattr(default, option) or (option == "backoff" and not callable(value))
+        if not travels and value != getattr(declared, option):
+            raise OptionError(
+                "retry",
+                f"{option}={value!r} cannot be sent with a call. Give it to the task: "
+                "@app.task(retry=Retry(...)).",
+            )
+
+
+# --- workers ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Options of a worker. Slots and reserves are per process.
+
+    Args:
+        concurrency: slots: jobs that run at a time in one process.
+        lanes: the lanes served; None for all.
+        reserve: lane → slots kept for it, or ``"all"``; kept as numbers.
+        grace: seconds that running jobs get to end after a stop signal.
+        burst: whether to end when nothing is waiting.
+        name: label shown to operators; None for the host's name.
+        processes: worker processes.
+        poll: seconds after which an idle worker looks although nothing woke it.
+
+    Raises:
+        OptionError: an option has a wrong type or value, the reserves need more slots than
+            there are, or a lane with a reserve is not served.
+    """
+
+    concurrency: int = 10
+    lanes: Sequence[str] | None = None
+    reserve: Mapping[str, int | Literal["all"]] = field(default_factory=dict)
+    grace: Seconds = 30.0
+    burst: bool = False
+    name: str | None = None
+    processes: int = 1
+    poll: Seconds = 1.0
+
+    def __post_init__(self) -> None:
+        """Check every option; keep times as seconds and reserves as numbers."""
+        _whole("concurrency", self.concurrency, low=1, high=10_000)
+        _whole("processes", self.processes, low=1, high=1_000)
+        _flag("burst", self.burst)
+        object.__setattr__(self, "grace", _seconds("grace", self.grace, low=0, high=7 * 86400.0))
+        object.__setattr__(self, "poll", _seconds("poll", self.poll, low=0.01, high=60.0))
+        if self.name is not None:
+            _task_name("name", self.name)
+        if self.lanes is not None:
+            object.__setattr__(self, "lanes", _lanes(self.lanes))
+        object.__setattr__(self, "reserve", self._slots_by_lane())
+
+    def _slots_by_lane(self) -> dict[str, int]:
+        if not isinstance(self.reserve, Mapping):
+            raise OptionError("reserve", f"must map lanes to slots, not {self.reserve!r}")
+        found = {}
+        for lane, slots in self.reserve.items():
+            _lane_name("reserve", lane)
+            if self.lanes is not None and lane not in self.lanes:
+                raise OptionError(
+                    "reserve",
+                    f"lane {lane!r} is not served by this worker: it would keep slots idle for "
+                    f"ever. Served: {', '.join(self.lanes)}.",
+                )
+            if slots == "all":
+                found[lane] = self.concurrency
+            else:
+                found[lane] = _whole(f"reserve {lane}", slots, low=0, high=self.concurrency)
+        total = sum(found.values())
+        if total > self.concurrency:
+            listed = ", ".join(f"{lane}={slots}" for lane, slots in found.items())
+            raise OptionError(
+                "reserve",
+                f"{listed} needs {total} slots, but concurrency is {self.concurrency}. "
+                "Raise concurrency or reserve fewer.",
+            )
+        return found
+
+    @property
+    def reserved(self) -> dict[str, int]:
+        """Lane → slots of one process kept for it; lanes with none are left out."""
+        return {lane: int(slots) for lane, slots in self.reserve.items() if slots}
+
+    @property
+    def grace_us(self) -> int:
+        """Grace in microseconds."""
+        return to_us(_as_seconds(self.grace))
+
+    @property
+    def poll_us(self) -> int:
+        """Longest wait between looks, in microseconds."""
+        return to_us(_as_seconds(self.poll))
+
+
+def _lanes(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError("lanes", f"must be a list of lane names, not {value!r}")
+    names = tuple(dict.fromkeys(_lane_name("lanes", name) for name in value))
+    if not names:
+        raise OptionError("lanes", "must name at least one lane")
+    return names

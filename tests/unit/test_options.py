@@ -1,0 +1,571 @@
+"""Options are checked when made, name what is wrong, and lose nothing on the way to Redis."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laneq.errors import OptionError, UsageError
+from laneq.options import (
+    DEFAULT_LANES,
+    WIRE_NAMES,
+    CallOptions,
+    Lane,
+    Retry,
+    TaskOptions,
+    WorkerOptions,
+    instant_us,
+    seconds_from_text,
+)
+
+NAN = float("nan")
+INF = float("inf")
+
+
+# --- lanes ------------------------------------------------------------------
+
+
+def test_the_default_lanes_are_the_documented_ones() -> None:
+    found = {lane.name: lane.priority for lane in DEFAULT_LANES}
+    assert found == {"critical": 10_000, "urgent": 1_000, "normal": 100, "batch": 10}
+    assert {(lane.aging, lane.aging_cap) for lane in DEFAULT_LANES} == {(2.0, 800.0)}
+    assert {lane.lease_us for lane in DEFAULT_LANES} == {15_000_000}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("name", value) for value in ["", "a b", "a/b", "é", "a" * 65, 3, None, "a\n"]),
+        *(("priority", value) for value in [True, "3", NAN, INF, 1e6 + 1, -1e6 - 1, None]),
+        *(("aging", value) for value in [-1, True, NAN, None]),
+        *(("aging_cap", value) for value in [-1, INF]),
+        *(("reserve", value) for value in [-1, 1.5, True, "3", None, 100_001]),
+        *(("slo", value) for value in [0, -1, True, NAN, INF, "1", timedelta(0), 1e10]),
+        *(("target", value) for value in [0, "1"]),
+        *(("max_depth", value) for value in [0, -1, 1.5, True, "9"]),
+        *(("max_running", value) for value in [0, True]),
+        *(("rate", value) for value in [100, "100", "0/s", "1/0s", "1/x", "-1/s", True]),
+        *(("fair_by", value) for value in ["", "a b", 1, True]),
+        *(("lease", value) for value in [0.5, 0, -1, True, NAN, INF, None, 86_401]),
+        *(("dead_max", value) for value in [-1, True, 1.5]),
+        *(("dead_age", value) for value in [0, -1, NAN]),
+        *(("paused", value) for value in [1, 0, "yes", None]),
+    ],
+)
+def test_a_lane_refuses_a_wrong_value_and_names_the_option(option: str, value: Any) -> None:
+    given_options = {"name": "x"} | {option: value}
+    with pytest.raises(OptionError, match=rf"^{option}: ") as caught:
+        Lane(**given_options)
+    assert caught.value.option == option
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("lease", [1, 1.0, timedelta(seconds=1)])
+def test_times_are_seconds_or_timedelta(lease: Any) -> None:
+    assert Lane("x", lease=lease) == Lane("x", lease=1.0)
+    assert Lane("x", lease=lease).lease_us == 1_000_000
+
+
+def test_times_reach_the_wire_as_exact_microseconds() -> None:
+    lane = Lane("x", slo=timedelta(microseconds=250_001), dead_age=timedelta(days=3_650))
+    assert lane.slo_us == 250_001
+    assert lane.dead_age_us == 3_650 * 86_400 * 10**6
+    assert lane.target_us is None
+
+
+@pytest.mark.parametrize("rate", ["100/s", "5/10m", "1/0.5s", "30/250ms", "1/d"])
+def test_a_rate_is_starts_per_period(rate: str) -> None:
+    assert Lane("x", rate=rate).rate == rate
+
+
+def full_lane() -> Lane:
+    return Lane(
+        "x.Y_z-9",
+        priority=-2.5,
+        aging=0,
+        aging_cap=0,
+        reserve="auto",
+        slo=0.25,
+        target=0.1,
+        max_depth=10,
+        max_running=3,
+        rate="100/s",
+        fair_by="tenant",
+        lease=2,
+        dead_max=None,
+        dead_age=None,
+        paused=True,
+    )
+
+
+@pytest.mark.parametrize("lane", [Lane("x"), full_lane()])
+def test_a_lane_survives_the_wire(lane: Lane) -> None:
+    wire = json.loads(json.dumps(lane.to_wire()))
+    assert Lane.from_wire(wire) == lane
+    assert set(wire) == set(WIRE_NAMES.values())
+    times = [key for key in wire if key.endswith("_us")]
+    assert sorted(times) == ["dead_age_us", "lease_us", "slo_us", "target_us"]
+    assert all(wire[key] is None or type(wire[key]) is int for key in times)
+
+
+def test_a_stored_lane_of_another_version_is_read() -> None:
+    assert Lane.from_wire({"name": "x", "colour": "red"}) == Lane("x")
+
+
+@pytest.mark.parametrize("wire", [{}, {"name": "x", "lease_us": "15"}, {"name": "x", "slo_us": 0}])
+def test_a_broken_stored_lane_is_refused(wire: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        Lane.from_wire(wire)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [
+        ("reserve", "3", 3),
+        ("reserve", "auto", "auto"),
+        ("priority", "1e3", 1000.0),
+        ("paused", "true", True),
+        ("paused", "Off", False),
+        ("lease", "30", 30.0),
+        ("lease", " 1m", 60.0),
+        ("slo", "250ms", 0.25),
+        ("slo", "none", None),
+        ("dead_age", "7d", 7 * 86400.0),
+        ("dead_max", "None", None),
+        ("max_depth", "5", 5),
+        ("rate", "10/m", "10/m"),
+        ("rate", "none", None),
+        ("fair_by", "tenant", "tenant"),
+        ("aging", "0", 0.0),
+    ],
+)
+def test_an_operators_text_is_read_by_the_options_kind(option: str, text: str, value: Any) -> None:
+    changed = full_lane().changed(**{option: text})
+    assert getattr(changed, option) == value
+    assert changed == full_lane().changed(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("reserve", "some"),
+        ("reserve", "1.5"),
+        ("reserve", "none"),
+        ("priority", "high"),
+        ("priority", "nan"),
+        ("paused", "maybe"),
+        ("lease", "none"),
+        ("lease", "0.1"),
+        ("lease", "1w"),
+        ("lease", "inf"),
+        ("slo", "-1"),
+        ("slo", "--"),
+        ("max_depth", "ten"),
+        ("rate", "fast"),
+    ],
+)
+def test_an_operators_wrong_text_is_refused(option: str, text: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{option}: "):
+        Lane("x").changed(**{option: text})
+
+
+def test_an_unknown_lane_option_suggests_the_nearest() -> None:
+    with pytest.raises(OptionError, match="Did you mean 'reserve'"):
+        Lane("x").changed(reserv="3")
+
+
+def test_a_lane_cannot_be_renamed() -> None:
+    with pytest.raises(OptionError, match="unknown option"):
+        Lane("x").changed(name="y")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("1.5", 1.5), ("250ms", 0.25), ("5 m", 300), ("2h", 7200), ("1e2s", 100)],
+)
+def test_durations_are_read_as_people_type_them(text: str, seconds: float) -> None:
+    assert seconds_from_text("delay", text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "nan", "inf", "1e999", "1 2", "five", "\u0661"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^delay: "):
+        seconds_from_text("delay", text)
+
+
+# --- retries ----------------------------------------------------------------
+
+
+class Highest:
+    """Jitter that never shortens a delay."""
+
+    def random(self) -> float:
+        """Return 1, the bound that `random.Random` stays below."""
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("retry", "delays"),
+    [
+        (Retry(), [1, 2, 4, 8]),
+        (Retry(base=3, cap=7), [3, 6, 7, 7]),
+        (Retry(backoff="linear", base=2, cap=5), [2, 4, 5, 5]),
+        (Retry(backoff="fixed", base=timedelta(seconds=2)), [2, 2, 2, 2]),
+        (Retry(base=3600), [600, 600, 600, 600]),
+        (Retry(schedule=[1, timedelta(hours=1), 5]), [1, 3600, 5, 5]),
+        (Retry(backoff=lambda attempt: 700.0 * attempt), [700, 1400, 2100, 2800]),
+        (Retry(backoff=lambda _: timedelta(minutes=1)), [60, 60, 60, 60]),
+        (Retry(base=0), [0, 0, 0, 0]),
+    ],
+)
+def test_backoffs_follow_their_kind(retry: Retry, delays: list[float]) -> None:
+    assert [retry.delay_s(attempt, Highest()) for attempt in range(1, 5)] == [
+        (delay, None) for delay in delays
+    ]
+
+
+@pytest.mark.parametrize("backoff", ["exponential", "linear", "fixed"])
+@pytest.mark.parametrize("base", [0.000001, 0.001, 3600.0, 1e9])
+def test_fault_g3_no_attempt_overflows_the_delay(backoff: Any, base: float) -> None:
+    retry = Retry(5_000, backoff=backoff, base=base, cap=1e9)
+    rng = random.Random(7)
+    for attempt in (1, 2, 31, 63, 64, 65, 1_023, 1_024, 1_100, 5_000, 10**9):
+        longest, _ = retry.delay_s(attempt, Highest())
+        delay, problem = retry.delay_s(attempt, rng)
+        assert 0 <= delay <= longest <= 1e9
+        assert problem is None
+    if backoff == "exponential":
+        assert retry.delay_s(5_000, Highest()) == (1e9, None)
+
+
+def raises(_attempt: int) -> float:
+    raise RuntimeError("no backoff today")
+
+
+class Unprintable(Exception):
+    """An error whose text raises."""
+
+    def __str__(self) -> str:
+        """Raise."""
+        raise ValueError("no text")
+
+
+def raises_unprintable(_attempt: int) -> float:
+    raise Unprintable
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        raises,
+        raises_unprintable,
+        lambda _: NAN,
+        lambda _: INF,
+        lambda _: -1,
+        lambda _: "x",
+        lambda _: None,
+        lambda _: True,
+        lambda: 1.0,
+    ],
+)
+def test_fault_g3_a_broken_backoff_function_gives_the_default_delay_and_says_so(
+    function: Any,
+) -> None:
+    delay, problem = Retry(9, backoff=function).delay_s(3, Highest())
+    assert delay == 4
+    assert problem is not None
+    assert problem.startswith("backoff function failed after attempt 3")
+
+
+def test_jitter_draws_evenly_from_zero_to_the_backoff() -> None:
+    rng = random.Random(1)
+    delays = [Retry(base=8).delay_s(1, rng)[0] for _ in range(1_000)]
+    assert 0 <= min(delays) < 0.5
+    assert 7.5 < max(delays) <= 8
+    assert Retry(base=8, jitter=False).delay_s(1, rng) == (8, None)
+
+
+def test_a_job_may_retry_until_its_attempts_are_spent() -> None:
+    retry = Retry(max_attempts=3)
+    assert [retry.may_retry(ValueError(), attempt) for attempt in (1, 2, 3, 4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not Retry(1).may_retry(ValueError(), 1)
+    assert retry.may_retry(None, 2)
+    assert not retry.may_retry(None, 3)
+
+
+def test_retry_on_and_never_on_choose_by_exception() -> None:
+    retry = Retry(retry_on=(OSError, KeyError), never_on=FileNotFoundError)
+    assert retry.may_retry(ConnectionError(), 1)
+    assert retry.may_retry(KeyError(), 1)
+    assert not retry.may_retry(FileNotFoundError(), 1)
+    assert not retry.may_retry(ValueError(), 1)
+    assert not Retry().may_retry(SystemExit(3), 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("max_attempts", value) for value in [0, -1, 1.5, True, "3", None]),
+        *(("backoff", value) for value in ["expo", None, 3]),
+        *(("base", value) for value in [-1, NAN, INF, True, "1", None]),
+        *(("cap", value) for value in [-1, NAN, INF, True]),
+        *(("jitter", value) for value in [1, None, 0.5]),
+        *(("schedule", value) for value in [[], "12", [1, -1], [True], 3, [NAN]]),
+        *(("retry_on", value) for value in ["ValueError", ValueError(), [int], None]),
+        *(("never_on", value) for value in [3, [None]]),
+    ],
+)
+def test_a_retry_refuses_a_wrong_value_and_names_the_option(option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^{option}: "):
+        Retry(**{option: value})
+
+
+def test_a_schedule_stands_in_place_of_a_backoff() -> None:
+    with pytest.raises(OptionError, match="together"):
+        Retry(schedule=[1], backoff="fixed")
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        Retry(),
+        Retry(5),
+        Retry(base=0.5),
+        Retry(cap=3),
+        Retry(backoff="fixed"),
+        Retry(7, backoff="linear", base=0.000001, cap=1e9, jitter=False),
+    ],
+)
+def test_a_retry_without_code_survives_the_record(retry: Retry) -> None:
+    assert Retry().with_record(**retry.to_record()) == retry
+
+
+def test_the_default_retry_takes_no_room_in_a_record() -> None:
+    assert Retry().to_record() == {}
+    assert TaskOptions().to_record() == {}
+
+
+def test_a_record_overrides_only_what_it_names() -> None:
+    declared = Retry(9, schedule=[1, 2], retry_on=OSError)
+    assert declared.with_record() == declared
+    assert declared.with_record(max_attempts=2) == Retry(2, schedule=[1, 2], retry_on=OSError)
+    assert declared.with_record(backoff=0) == Retry(9, backoff="fixed", retry_on=OSError)
+    assert declared.with_record(backoff=99).backoff == "exponential"
+
+
+# --- tasks and calls --------------------------------------------------------
+
+
+def test_a_task_has_the_documented_defaults() -> None:
+    options = TaskOptions()
+    assert options.result_ttl_us == 300_000_000
+    assert options.retry == Retry(3)
+    assert options.timeout_us is None
+    assert options.expires_us is None
+    assert options.boost_us == 0
+    assert options.executor is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("name", value) for value in ["", "a b", "a\tb", "a\nb", "x" * 201, 3, "\ud800"]),
+        *(("lane", value) for value in ["", "a b", 3]),
+        *(("boost", value) for value in [-1, 1e7 + 1, NAN, True, "1"]),
+        *(("timeout", value) for value in [0, -1, NAN, INF, True, "1", timedelta(0)]),
+        *(("retry", value) for value in [3, None, "3", True]),
+        *(("expires", value) for value in [0, -1, NAN, "1", datetime(2030, 1, 1)]),  # noqa: DTZ001
+        *(("result_ttl", value) for value in [-1, NAN, None, True]),
+        *(("executor", value) for value in ["threads", "", 3]),
+    ],
+)
+def test_a_task_refuses_a_wrong_value_and_names_the_option(option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^{option}: "):
+        TaskOptions.of({option: value})
+    with pytest.raises(OptionError, match=rf"^{option}: "):
+        TaskOptions().using(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("delay", value) for value in [-1, NAN, INF, True, "1", None, timedelta(seconds=-1)]),
+        *(("at", value) for value in [datetime(2030, 1, 1), 3, "now"]),  # noqa: DTZ001
+        ("at", datetime(1969, 1, 1, tzinfo=UTC)),
+        ("at", datetime(2300, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_call_refuses_a_wrong_time_and_names_the_option(option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^{option}: "):
+        TaskOptions().using(**{option: value})
+
+
+def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(OptionError, match=r"^tiemout: unknown option.*Did you mean 'timeout'"):
+        TaskOptions.of({"tiemout": 3})
+    with pytest.raises(OptionError, match=r"^dely: unknown option.*Did you mean 'delay'"):
+        TaskOptions().using(dely=3)
+
+
+@pytest.mark.parametrize("option", ["delay", "at"])
+def test_when_to_start_is_an_option_of_calls_alone(option: str) -> None:
+    with pytest.raises(OptionError, match="unknown option"):
+        TaskOptions.of({option: 3})
+
+
+def test_a_call_keeps_its_tasks_options_and_changes_what_it_names() -> None:
+    task = TaskOptions(lane="urgent", timeout=5, retry=Retry(5))
+    call = task.using(lane="batch", delay=timedelta(seconds=30))
+    assert call == CallOptions(lane="batch", timeout=5.0, retry=Retry(5), delay=30.0)
+    assert call.delay_us == 30_000_000
+    assert call.at_us is None
+
+
+def test_the_later_of_delay_and_at_counts() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    assert TaskOptions().using(delay=3).using(at=at) == CallOptions(at=at)
+    assert TaskOptions().using(at=at).using(delay=3) == CallOptions(delay=3)
+    assert TaskOptions().using(at=at).using(lane="x") == CallOptions(at=at, lane="x")
+    with pytest.raises(OptionError, match=r"^at: cannot be given together with delay"):
+        TaskOptions().using(delay=3, at=at)
+
+
+def test_one_instant_in_three_zones_is_the_same_microsecond() -> None:
+    at = datetime(2030, 6, 1, 12, 0, 0, 1, tzinfo=UTC)
+    zones = [UTC, timezone(timedelta(hours=9)), timezone(timedelta(hours=-5, minutes=-30))]
+    found = {TaskOptions().using(at=at.astimezone(zone)).at_us for zone in zones}
+    assert found == {1_906_545_600_000_001}
+
+
+@settings(max_examples=30)
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2199, 12, 31)))  # noqa: DTZ001
+def test_instants_are_exact_to_the_microsecond(at: datetime) -> None:
+    at_us = instant_us(at.replace(tzinfo=UTC))
+    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us) == at.replace(
+        tzinfo=UTC
+    )
+    assert math.log2(at_us + 10**15 + 1) < 53
+
+
+def test_expiry_is_relative_or_absolute() -> None:
+    relative = TaskOptions(expires=timedelta(minutes=1))
+    assert (relative.expires_us, relative.expires_at_us) == (60_000_000, None)
+    absolute = TaskOptions(expires=datetime(1970, 1, 2, tzinfo=UTC))
+    assert (absolute.expires_us, absolute.expires_at_us) == (None, 86_400_000_000)
+
+
+def test_what_differs_from_the_defaults_is_recorded() -> None:
+    options = TaskOptions(
+        name="t",
+        lane="batch",
+        boost=3,
+        timeout=5,
+        retry=Retry(5, base=2),
+        expires=10,
+        result_ttl=0,
+        executor="process",
+    )
+    assert options.to_record() == {
+        "boost_us": 3_000_000,
+        "timeout_us": 5_000_000,
+        "expires_us": 10_000_000,
+        "ttl_us": 0,
+        "max_attempts": 5,
+        "base_us": 2_000_000,
+        "executor": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        Retry(backoff=lambda _: 1.0),
+        Retry(schedule=[1]),
+        Retry(retry_on=OSError),
+        Retry(never_on=OSError),
+    ],
+)
+def test_code_cannot_be_sent_with_a_call(retry: Retry) -> None:
+    with pytest.raises(OptionError, match="cannot be sent with a call"):
+        TaskOptions().using(retry=retry)
+    assert TaskOptions(retry=retry).using(delay=1).retry == retry
+    assert TaskOptions(retry=retry).using(retry=retry).retry == retry
+
+
+# --- workers ----------------------------------------------------------------
+
+
+def test_a_worker_has_the_documented_defaults() -> None:
+    options = WorkerOptions()
+    assert options.concurrency == 10
+    assert options.lanes is None
+    assert options.grace_us == 30_000_000
+    assert options.poll_us == 1_000_000
+    assert options.reserved == {}
+
+
+def test_reserving_all_means_every_slot() -> None:
+    options = WorkerOptions(concurrency=4, reserve={"urgent": "all"})
+    assert options.reserved == {"urgent": 4}
+
+
+def test_a_reserve_of_none_is_left_out() -> None:
+    options = WorkerOptions(concurrency=4, reserve={"urgent": 2, "batch": 0})
+    assert options.reserved == {"urgent": 2}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("concurrency", value) for value in [0, -1, 1.5, True, "4", 10_001]),
+        *(("lanes", value) for value in [[], "urgent", ["a b"], 3]),
+        *(("reserve", value) for value in [{"a b": 1}, ["urgent"], {"a": 6, "b": 5}, 3]),
+        *(("grace", value) for value in [-1, NAN, True, None]),
+        *(("burst", value) for value in [1, None]),
+        *(("name", value) for value in ["", "a b", 3]),
+        *(("processes", value) for value in [0, True, 1.5]),
+        *(("poll", value) for value in [0, 61, NAN]),
+    ],
+)
+def test_a_worker_refuses_a_wrong_value_and_names_the_option(option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^{option}: "):
+        WorkerOptions(**{option: value})
+
+
+@pytest.mark.parametrize("slots", [-1, 11, 1.5, True, "some", None])
+def test_a_reserve_is_a_number_of_the_workers_slots(slots: Any) -> None:
+    with pytest.raises(OptionError, match=r"^reserve urgent: "):
+        WorkerOptions(reserve={"urgent": slots})
+
+
+def test_a_reserve_for_a_lane_that_is_not_served_is_refused() -> None:
+    with pytest.raises(OptionError, match="'urgent' is not served"):
+        WorkerOptions(lanes=["batch"], reserve={"urgent": 1})
+    assert WorkerOptions(lanes=["batch", "urgent"], reserve={"urgent": 1}).lanes == (
+        "batch",
+        "urgent",
+    )
+
+
+def test_options_can_be_handed_to_a_child_process() -> None:
+    options = WorkerOptions(reserve={"urgent": 2})
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert pickle.loads(pickle.dumps(full_lane())) == full_lane()
+
+
+def test_every_option_error_is_a_usage_error() -> None:
+    with pytest.raises(UsageError):
+        WorkerOptions(concurrency=0)

@@ -1,0 +1,45 @@
+-- cancel: end a job that has not started; ask for the end of one that runs.
+-- FLAGS   allow-oom
+-- KEYS    state jobs runs outcomes history progress ended watchers task_counts | waiting* scheduled* leases* counts* dead*
+-- ARGV    id keep:int
+-- RETURNS {"cancelled"} | {"requested", worker} | {"ended", state} | {"unknown"}
+-- COST    O(lanes + log N)
+-- KEEPS   after "cancelled" the job never starts; after "requested" its outcome is cancelled
+-- @include clock
+-- @include finish
+start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
+local line = redis.call("HGET", runs_key, id)
+local record = redis.call("HGET", jobs_key, id)
+for i = 1, lanes_n do
+  if line and redis.call("ZSCORE", leases_key(i), id) then
+    local run = read_run(line)
+    run.cancel = "1"
+    write_run(id, run)
+    local prefix = string.sub(jobs_key, 1, -5)
+    redis.call("PUBLISH", prefix .. "control:" .. run.worker, "cancel " .. id .. " " .. run.fence)
+    return { "requested", run.worker }
+  end
+  local score = redis.call("ZSCORE", waiting_key(i), id) or redis.call("ZSCORE", scheduled_key(i), id)
+  if score then
+    local run
+    if line then
+      run = read_run(line)
+    else
+      local head = record and head_of(record) or "?"
+      local enqueued = option_of(head, "q") or (tonumber(score) + (option_of(head, "b") or 0))
+      run = { fence = "0", worker = "-", attempt = 0, started = "0", enqueued = int(enqueued) }
+      run.task = task_of(head)
+      run.lane = string.match(counts_key(i), "counts:(.*)$")
+    end
+    run.score = int(tonumber(score))
+    redis.call("ZREM", waiting_key(i), id)
+    redis.call("ZREM", scheduled_key(i), id)
+    finish(i, id, "cancelled", run, keep, "", -1)
+    flush_finished()
+    flush_counts()
+    return { "cancelled" }
+  end
+end
+local outcome = redis.call("HGET", outcomes_key, id)
+if outcome then return { "ended", string.match(outcome, "^%S+") } end
+return { "unknown" }

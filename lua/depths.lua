@@ -1,0 +1,32 @@
+-- depths: read the present of every lane and its counts.
+-- FLAGS   no-writes
+-- KEYS    state | waiting* scheduled* leases* dead* counts* rates*
+-- ARGV    window:int
+-- RETURNS {"ok", now, row...}; row: waiting scheduled running dead head_score {counts} then line
+--         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead in_order)
+-- COST    O(lanes × events)
+-- @include clock
+start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
+local reply = { "ok", int(now) }
+for i = 1, lanes_n do
+  local head = redis.call("ZRANGE", waiting_key(i), 0, 0, "WITHSCORES")
+  -- Snapshots are 5 s apart or more: look at those that the window can hold.
+  local ring = redis.call("LRANGE", rates_key(i), -1 - math.ceil(window / 5000000), -1)
+  local past = ""
+  for _, line in ipairs(ring) do
+    if tonumber(string.match(line, "^%d+")) >= now - window then
+      past = line
+      break
+    end
+  end
+  reply[#reply + 1] = {
+    redis.call("ZCARD", waiting_key(i)),
+    redis.call("ZCARD", scheduled_key(i)),
+    redis.call("ZCARD", leases_key(i)),
+    redis.call("ZCARD", dead_key(i)),
+    head[2] and int(tonumber(head[2])) or "",
+    redis.call("HGETALL", counts_key(i)),
+    past,
+  }
+end
+return reply

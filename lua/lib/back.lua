@@ -1,0 +1,18 @@
+-- @include run
+-- @include arm
+-- back_to_front: a job takes its old place in its lane again. Its score is the
+-- instant at which it first became ready, older than that of whatever came later.
+local function back_to_front(i, id, run)
+  run.fence = "0"
+  write_run(id, run)
+  redis.call("ZADD", waiting_key(i), run.score, id)
+  redis.call("ZREM", leases_key(i), id)
+  arm(i)
+end
+-- back_later: a job becomes ready again at `due`.
+local function back_later(i, id, run, due)
+  run.fence = "0"
+  write_run(id, run)
+  schedule(i, id, due)
+  redis.call("ZREM", leases_key(i), id)
+end

@@ -1,0 +1,79 @@
+-- @include run
+-- @include bump
+-- @include head
+-- @include erase
+-- finish: end a job. Its outcome line is
+--   state lane attempt enqueued score started ended worker fence task
+-- then a newline and the opaque result or error. It is kept `keep` µs; with 0
+-- nothing of the job stays. A dead letter is kept in the lane's own set, capped
+-- by dead_max. Whoever watches the id is told the outcome itself, so that it
+-- arrives although nothing is kept. The job's place (waiting, scheduled or
+-- leases) is left by the caller.
+local watched
+local gone = {}
+local kept, ends = {}, {}
+local function finish(i, id, state, run, keep, body, dead_max)
+  bump(i, run.task, state, 1)
+  if watched == nil then watched = redis.call("EXISTS", watchers_key) == 1 end
+  local is_watched = watched and redis.call("ZREM", watchers_key, id) == 1
+  if keep <= 0 and state ~= "dead" and not is_watched then
+    gone[#gone + 1] = id
+    return
+  end
+  local line = table.concat({
+    state,
+    run.lane,
+    run.attempt,
+    run.enqueued,
+    run.score,
+    run.started,
+    int(now),
+    run.worker,
+    run.fence,
+    run.task,
+  }, " ") .. "\n" .. body
+  if is_watched then
+    redis.call("PUBLISH", string.sub(jobs_key, 1, -5) .. "ended:" .. id, line)
+  end
+  if state == "dead" then
+    redis.call("HSET", outcomes_key, id, line)
+    redis.call("ZADD", dead_key(i), int(now), id)
+    redis.call("HDEL", runs_key, id)
+    if dead_max and dead_max >= 0 then
+      local over = redis.call("ZCARD", dead_key(i)) - dead_max
+      if over > 0 then
+        local oldest = redis.call("ZRANGE", dead_key(i), 0, math.min(over, 100) - 1)
+        erase(oldest)
+        redis.call("ZREM", dead_key(i), unpack(oldest))
+        bump(i, nil, "dropped", #oldest)
+      end
+    end
+  elseif keep > 0 then
+    kept[#kept + 1] = id
+    kept[#kept + 1] = line
+    ends[#ends + 1] = int(now + keep)
+    ends[#ends + 1] = id
+  else
+    gone[#gone + 1] = id
+  end
+end
+-- Ended jobs are written and erased in few calls, in chunks that unpack can take.
+local function flush_finished()
+  for from = 1, #kept, 1000 do
+    local to = math.min(from + 999, #kept)
+    redis.call("HSET", outcomes_key, unpack(kept, from, to))
+    redis.call("ZADD", ended_key, unpack(ends, from, to))
+    local ids = {}
+    for j = from, to, 2 do
+      ids[#ids + 1] = kept[j]
+    end
+    redis.call("HDEL", runs_key, unpack(ids))
+  end
+  for from = 1, #gone, 1000 do
+    local to = math.min(from + 999, #gone)
+    redis.call("HDEL", jobs_key, unpack(gone, from, to))
+    redis.call("HDEL", runs_key, unpack(gone, from, to))
+    redis.call("HDEL", history_key, unpack(gone, from, to))
+    redis.call("HDEL", progress_key, unpack(gone, from, to))
+  end
+end

@@ -1,0 +1,12 @@
+-- head_of: the part of a record that Lua reads: task and options, up to the
+-- first newline. What follows is the producer's payload, opaque to scripts.
+local function head_of(record)
+  return string.sub(record, 1, string.find(record, "\n", 1, true) - 1)
+end
+local function task_of(head)
+  return string.match(head, "^[^\t]*")
+end
+local function option_of(head, letter)
+  local text = string.match(head, "\t" .. letter .. "=(%d+)")
+  return text and tonumber(text)
+end

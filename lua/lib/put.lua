@@ -1,0 +1,34 @@
+-- @include head
+-- @include bump
+-- @include schedule
+-- put: store a new job and make it waiting or scheduled; false when its id is
+-- there already. `when` is empty for now, "-N" for now with a head start of N
+-- µs, "+N" for N µs from now, "@N" for the instant N.
+local function put(i, id, record, when)
+  local task = task_of(head_of(record))
+  local kind = string.sub(when, 1, 1)
+  local score
+  if kind == "" or kind == "-" then
+    score = next_tick()
+    if kind == "-" then
+      score = free_from(waiting_key(i), score - tonumber(string.sub(when, 2)))
+    end
+    if redis.call("HSETNX", jobs_key, id, record) == 0 then
+      bump(i, task, "deduplicated", 1)
+      return false
+    end
+    redis.call("ZADD", waiting_key(i), int(score), id)
+  else
+    local due = tonumber(string.sub(when, 2))
+    if kind == "+" then due = now + due end
+    local nl = string.find(record, "\n", 1, true)
+    record = string.sub(record, 1, nl - 1) .. "\tq=" .. int(now) .. string.sub(record, nl)
+    if redis.call("HSETNX", jobs_key, id, record) == 0 then
+      bump(i, task, "deduplicated", 1)
+      return false
+    end
+    schedule(i, id, due)
+  end
+  bump(i, task, "enqueued", 1)
+  return true, kind == "" or kind == "-"
+end

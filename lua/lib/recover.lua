@@ -1,0 +1,49 @@
+-- @include finish
+-- @include note
+-- @include back
+-- recover: end the attempt of a job whose lease ran out. It spends its attempt
+-- as a failure does: the last one makes a dead letter. The first loss keeps the
+-- job's place; a job lost again waits for its backoff, since it may be what
+-- kills its workers.
+local function crash_policy(id, run)
+  local record = redis.call("HGET", jobs_key, id)
+  local head = record and head_of(record) or ""
+  local published = redis.call("HGET", tasks_key, run.task) or ""
+  local most, kind, base, cap = string.match(published, "^%S+ (%d+) (%d+) (%d+) (%d+)")
+  most = option_of(head, "m") or tonumber(most or "3")
+  kind = option_of(head, "k") or tonumber(kind or "2")
+  base = option_of(head, "f") or tonumber(base or "1000000")
+  cap = option_of(head, "c") or tonumber(cap or "600000000")
+  local delay = base
+  if kind == 1 then
+    delay = base * run.attempt
+  elseif kind == 2 then
+    delay = base * 2 ^ math.min(run.attempt - 1, 40)
+  end
+  -- Full jitter out of the clock's microseconds: scripts have no other chance.
+  return most, math.floor(math.min(delay, cap) * ((now % 1000) + 1) / 1000)
+end
+local function recover(i, id, dead_max)
+  local line = redis.call("HGET", runs_key, id)
+  if not line then
+    redis.call("ZREM", leases_key(i), id)
+    return
+  end
+  local run = read_run(line)
+  bump(i, run.task, "lost_leases", 1)
+  note(id, run, "worker lost", "")
+  run.losses = run.losses + 1
+  local most, delay = crash_policy(id, run)
+  if run.cancel == "1" then
+    redis.call("ZREM", leases_key(i), id)
+    finish(i, id, "cancelled", run, 300000000, "")
+  elseif run.attempt >= most then
+    redis.call("ZREM", leases_key(i), id)
+    finish(i, id, "dead", run, 0, "!worker lost", dead_max)
+  elseif run.losses == 1 then
+    back_to_front(i, id, run)
+  else
+    bump(i, run.task, "retried", 1)
+    back_later(i, id, run, now + delay)
+  end
+end

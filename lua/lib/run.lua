@@ -1,0 +1,40 @@
+-- @include text
+-- The run line of a job, from its first claim to its end:
+--   fence worker lane attempt score started enqueued losses cancel task
+-- fence is 0 between attempts; score is the place in the lane; cancel is 1 once
+-- somebody asked for it; losses counts expired leases. Instants are in µs.
+local function read_run(line)
+  local fence, worker, lane, attempt, score, started, enqueued, losses, cancel, task =
+    string.match(line, "^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (.*)$")
+  return {
+    fence = fence,
+    worker = worker,
+    lane = lane,
+    attempt = tonumber(attempt),
+    score = score,
+    started = started,
+    enqueued = enqueued,
+    losses = tonumber(losses),
+    cancel = cancel,
+    task = task,
+  }
+end
+local function write_run(id, run)
+  redis.call(
+    "HSET",
+    runs_key,
+    id,
+    table.concat({
+      run.fence,
+      run.worker,
+      run.lane,
+      run.attempt,
+      run.score,
+      run.started,
+      run.enqueued,
+      run.losses,
+      run.cancel,
+      run.task,
+    }, " ")
+  )
+end

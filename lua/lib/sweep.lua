@@ -1,0 +1,37 @@
+-- @include recover
+-- sweep: bring back expired leases and drop what has outlived its time, a
+-- bounded number of each. Returns whether there may be more.
+local function sweep(dead_max_of, dead_age_of)
+  local upto, more = int(now), false
+  for i = 1, lanes_n do
+    local lost = redis.call("ZRANGEBYSCORE", leases_key(i), "-inf", upto, "LIMIT", 0, 100)
+    for _, id in ipairs(lost) do
+      recover(i, id, dead_max_of(i))
+    end
+    more = more or #lost == 100
+    local age = dead_age_of(i)
+    if age >= 0 then
+      local old =
+        redis.call("ZRANGEBYSCORE", dead_key(i), "-inf", int(now - age), "LIMIT", 0, 100)
+      if #old > 0 then
+        erase(old)
+        redis.call("ZREM", dead_key(i), unpack(old))
+        bump(i, nil, "dropped", #old)
+        more = more or #old == 100
+      end
+    end
+  end
+  local over = redis.call("ZRANGEBYSCORE", ended_key, "-inf", upto, "LIMIT", 0, 250)
+  if #over > 0 then
+    erase(over)
+    redis.call("ZREM", ended_key, unpack(over))
+    more = more or #over == 250
+  end
+  local silent = redis.call("ZRANGEBYSCORE", beats_key, "-inf", upto, "LIMIT", 0, 50)
+  if #silent > 0 then
+    redis.call("HDEL", workers_key, unpack(silent))
+    redis.call("ZREM", beats_key, unpack(silent))
+  end
+  redis.call("ZREMRANGEBYSCORE", watchers_key, "-inf", upto)
+  return more
+end

@@ -1,0 +1,24 @@
+-- publish: make an app's lanes and tasks known, for workers, producers and operators.
+-- FLAGS   allow-oom
+-- KEYS    state lanes overrides tasks
+-- ARGV    schema:int
+-- EACH    lane name json
+-- EACH    task name line
+-- RETURNS {"ok", version, config}
+-- ERRORS  schema N: the namespace was made by another schema of laneq
+-- COST    O(lanes + tasks)
+-- KEEPS   what an operator set is not touched
+-- @include configure
+local known = redis.call("HGET", state_key, "schema")
+if known and tonumber(known) ~= schema then return { "schema", known } end
+redis.call("HSET", state_key, "schema", schema)
+for i = 1, lane_n do
+  local at = lane_at + (i - 1) * lane_w
+  redis.call("HSET", lanes_key, ARGV[at + LANE_NAME], ARGV[at + LANE_JSON])
+end
+for i = 1, task_n do
+  local at = task_at + (i - 1) * task_w
+  redis.call("HSET", tasks_key, ARGV[at + TASK_NAME], ARGV[at + TASK_LINE])
+end
+configure()
+return { "ok", redis.call("HGET", state_key, "version"), redis.call("HGET", state_key, "config") }

@@ -1,0 +1,97 @@
+"""Fixtures: a private real server per session, and a fresh namespace per test.
+
+``LANEQ_TEST_SERVER`` (``valkey`` or ``redis``) says which server; Valkey unless set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+from uuid import uuid4
+
+import fakeredis
+import pytest
+import redis
+
+from laneq.embedded import EmbeddedServer, Engine
+from laneq.keys import PERMANENT, keys_of
+from tests.proxy import Proxy
+
+ENGINE = cast("Engine", os.environ.get("LANEQ_TEST_SERVER", "valkey"))
+
+
+def pytest_report_header() -> str:
+    return f"laneq: server under the tests: {ENGINE}"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """A real server on a unix socket, empty at first; shared, so leave its settings alone."""
+    with EmbeddedServer(engine=ENGINE) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def url(server: EmbeddedServer) -> str:
+    """The address of `server`."""
+    return server.url
+
+
+@pytest.fixture(scope="session")
+def raw(url: str) -> Iterator[redis.Redis]:
+    """A plain client, to look at keys with; replies are bytes."""
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.fixture
+def namespace(raw: redis.Redis) -> Iterator[str]:
+    """A namespace of this test alone; afterwards each of its keys must have an owner or a TTL."""
+    name = f"test-{uuid4().hex[:12]}"
+    yield name
+    leftover = leftover_keys(raw, name)
+    drop_namespace(raw, name)
+    assert not leftover, (
+        f"keys without an owner in laneq.keys.PERMANENT and without a TTL: {leftover}"
+    )
+
+
+@pytest.fixture
+def fake() -> Iterator[fakeredis.FakeRedis]:
+    """A fakeredis client of a server of its own."""
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    """A proxy before `server` that can delay, cut, black-hole, and lose or forge replies."""
+    with Proxy(url) as running:
+        yield running
+
+
+def keys_in(raw: redis.Redis, namespace: str) -> list[bytes]:
+    """Return every key of a namespace, sorted."""
+    prefix = keys_of(namespace).prefix
+    pattern = prefix.replace(b"[", b"\\[") + b"*"
+    return sorted(key for key in raw.scan_iter(match=pattern, count=1000) if key.startswith(prefix))
+
+
+def leftover_keys(raw: redis.Redis, namespace: str) -> list[str]:
+    """Return the keys of a namespace that no word of PERMANENT owns and that never expire."""
+    prefix = keys_of(namespace).prefix
+    found: list[str] = []
+    for key in keys_in(raw, namespace):
+        word = key[len(prefix) :].split(b":")[0].decode()
+        ttl: Any = raw.pttl(key)
+        if word not in PERMANENT and ttl == -1:
+            found.append(key.decode(errors="replace"))
+    return found
+
+
+def drop_namespace(raw: redis.Redis, namespace: str) -> None:
+    """Delete every key of a namespace."""
+    keys = keys_in(raw, namespace)
+    if keys:
+        raw.unlink(*keys)

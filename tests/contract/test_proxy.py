@@ -77,10 +77,12 @@ def test_a_delay_holds_each_way(proxy, client):
 
 
 def test_a_cut_connection_can_be_made_again_and_a_refused_one_cannot(proxy, client):
-    proxy.cut()
-    with pytest.raises(redis.ConnectionError):
-        client.ping()
-    assert client.ping()
+    with client.client() as held:
+        held.ping()
+        proxy.cut()
+        with pytest.raises(redis.ConnectionError):
+            held.ping()
+        assert held.ping()
     proxy.refuse()
     for _ in range(2):
         with pytest.raises(redis.ConnectionError):

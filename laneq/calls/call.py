@@ -1,0 +1,63 @@
+"""What to ask Redis and how to read the answer, as data.
+
+A `Call` is one script call, an `Until` one wait for an announcement; a plan
+is a generator that yields them. Nothing here does I/O: `laneq.drive` has the
+two drivers, sync and async, that carry them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from laneq.scripts import Script
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One script call: what to ask and how to read the answer.
+
+    Attributes:
+        script: the script to run.
+        keys: its KEYS, in the order of its header; those that a `once` call
+            is stamped with are not among them.
+        argv: its ARGV, likewise.
+        read: turns the raw reply (bytes, int, lists) into the value; raises a
+            LaneqError where the reply's status word says so.
+        once: the call is not idempotent, so the driver stamps it: before
+            `keys` it puts the connection's session key and the one of the try
+            before, before `argv` the numbers of the two. A repeat after a
+            broken connection then takes effect at most once.
+    """
+
+    script: Script
+    keys: tuple[bytes, ...]
+    argv: tuple[bytes | str | int, ...]
+    read: Callable[[Any], T]
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Until(Generic[T]):
+    """A wait for what is announced on a pub/sub channel, without polling.
+
+    Attributes:
+        channel: where it is announced.
+        call: asked once subscribed, and again after each reconnect and each
+            message that does not end the wait; a value that is not None ends it.
+        read: reads a message; a value that is not None ends the wait.
+        timeout_s: seconds until the wait ends with `TimeoutError`; None waits on.
+    """
+
+    channel: bytes
+    call: Call[T | None]
+    read: Callable[[bytes], T | None]
+    timeout_s: float | None
+
+
+#: Several steps: each yield is answered with the value of the call or wait.
+Plan: TypeAlias = Generator[Call[Any] | Until[Any], Any, T]

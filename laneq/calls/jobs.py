@@ -1,0 +1,451 @@
+"""Jobs: enqueue, look at, wait for, cancel and revive them; lists and dead letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from laneq import codec
+from laneq.calls.call import Call, Until
+from laneq.errors import (
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    LaneqError,
+    LeaseLost,
+    UnknownLane,
+)
+from laneq.keys import Keys
+from laneq.model import Attempt, JobView, RemoteError, State
+from laneq.scripts import load
+
+Reply = list[Any]
+
+#: Most jobs that one enqueue call carries; more go in several calls.
+BATCH: Final = 1_000
+
+#: How long an end is announced to a waiter after its last sign of life, in µs.
+WATCH_US: Final = 600_000_000
+
+#: Attempts of a task that says nothing (behaviour §6).
+DEFAULT_ATTEMPTS: Final = 3
+
+#: How long the record of a cancelled job is kept unless its task says, in µs.
+KEEP_US: Final = 300_000_000
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job about to be stored.
+
+    Attributes:
+        record: head and payload, from `codec.encode_record`.
+        when: empty for now, ``-N`` for now with a head start of N µs, ``+N``
+            for N µs from now, ``@N`` for the instant N (µs since the epoch).
+    """
+
+    lane: str
+    id: str
+    record: bytes
+    when: str = ""
+
+
+def enqueue(keys: Keys, jobs: Sequence[NewJob]) -> Call[frozenset[int] | None]:
+    """Store up to `BATCH` jobs in one call, in this order.
+
+    The value is the positions of those whose id was there already, or None
+    where the call had been applied before its connection broke.
+
+    Raises (on reading):
+        UnknownLane: a lane is not published in this namespace; nothing was stored.
+    """
+    script = load("enqueue")
+    lanes: dict[str, int] = {}
+    argv: list[bytes | str | int] = [0]
+    for job in jobs:
+        index = lanes.get(job.lane)
+        if index is None:
+            index = lanes[job.lane] = len(lanes) + 1
+            argv.append(job.lane)
+    argv[0] = len(lanes)
+    argv.append(len(jobs))
+    for job in jobs:
+        argv += (lanes[job.lane], job.id, job.record, job.when)
+
+    def read(reply: Reply) -> frozenset[int] | None:
+        if reply[0] == b"ok":
+            return frozenset(place - 1 for place in reply[1:])
+        if reply[0] == b"again":
+            return None
+        raise UnknownLane(reply[1].decode(), ())
+
+    return Call(script, _enqueue_keys(keys, tuple(lanes)), tuple(argv), read, once=True)
+
+
+def _enqueue_keys(keys: Keys, lanes: tuple[str, ...]) -> tuple[bytes, ...]:
+    stamped = 2  # the driver puts session and before in front
+    return load("enqueue").bind_keys(keys, lanes, session=b"", before=b"")[stamped:]
+
+
+# --- outcomes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended, as its outcome line and body say. Instants in µs."""
+
+    state: State
+    lane: str
+    attempt: int
+    enqueued_us: int
+    score_us: int
+    started_us: int
+    ended_us: int
+    worker: str
+    fence: int
+    task: str
+    body: bytes = field(repr=False)
+
+    def error(self) -> RemoteError | None:
+        """Return the error of a dead job, None for any other."""
+        return read_error(self.body) if self.state is State.DEAD else None
+
+    def value(self, job_id: str) -> Any:
+        """Return the job's result.
+
+        Raises:
+            JobFailed: it is dead.
+            JobCancelled: it was cancelled.
+            JobExpired: it expired.
+        """
+        match self.state:
+            case State.SUCCEEDED:
+                return codec.decode_value(self.body)
+            case State.CANCELLED:
+                raise JobCancelled(job_id)
+            case State.EXPIRED:
+                raise JobExpired(job_id)
+            case _:
+                error = read_error(self.body)
+                raise JobFailed(job_id, error.type, error.message, error.traceback)
+
+
+def read_error(body: bytes) -> RemoteError:
+    """Read an error's body: encoded by a worker, or ``!reason`` from a script."""
+    if body.startswith(b"!"):
+        reason = body[1:].decode()
+        return RemoteError(type="".join(word.title() for word in reason.split()), message=reason)
+    return codec.decode_error(body)
+
+
+def read_outcome(text: bytes) -> Outcome:
+    """Read an outcome line and its body."""
+    line, _, body = text.partition(b"\n")
+    state, lane, attempt, enqueued, score, started, ended, worker, fence, task = (
+        line.decode().split(" ", 9)
+    )
+    return Outcome(
+        state=State(state),
+        lane=lane,
+        attempt=int(attempt),
+        enqueued_us=int(enqueued),
+        score_us=int(score),
+        started_us=int(started),
+        ended_us=int(ended),
+        worker=worker,
+        fence=int(fence),
+        task=task,
+        body=body,
+    )
+
+
+def until_ended(keys: Keys, job_id: str, *, timeout_s: float | None) -> Until[Outcome]:
+    """Wait for a job's outcome without polling.
+
+    Raises (on reading):
+        JobNotFound: no job has this id, or its record has run out.
+    """
+    script = load("watch")
+
+    def read(reply: Reply) -> Outcome | None:
+        if reply[0] == b"ended":
+            return read_outcome(reply[1])
+        if reply[0] == b"unknown":
+            raise JobNotFound(job_id)
+        return None
+
+    call = Call(
+        script,
+        script.bind_keys(keys),
+        script.bind_args({"id": job_id, "ttl": WATCH_US}),
+        read,
+    )
+    return Until(keys.ended_channel(job_id), call, read_outcome, timeout_s)
+
+
+# --- views ------------------------------------------------------------------
+
+
+def _seconds(instant_us: int | str | bytes) -> float | None:
+    us = int(instant_us)
+    return us / 1e6 if us > 0 else None
+
+
+def read_history(text: bytes) -> tuple[Attempt, ...]:
+    """Read ended attempts, oldest first, from their length-prefixed form."""
+    out: list[Attempt] = []
+    at = 0
+    while at < len(text):
+        colon = text.index(b":", at)
+        size = int(text[at:colon])
+        entry = text[colon + 1 : colon + 1 + size]
+        at = colon + 1 + size
+        line, _, body = entry.partition(b"\n")
+        attempt, started, ended, worker, outcome = line.decode().split(" ", 4)
+        error = read_error(body) if body else None
+        if outcome == "worker lost":
+            error = RemoteError(type="WorkerLost", message="worker lost")
+        out.append(
+            Attempt(int(attempt), _seconds(started), _seconds(ended), worker, outcome, error)
+        )
+    return tuple(out)
+
+
+def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
+    place, lane_index, score, record, run, outcome_text, history_text, progress = row
+    if place == b"unknown":
+        return None
+    task, args, kwargs, boost_us = "?", None, None, 0
+    max_attempts = DEFAULT_ATTEMPTS
+    enqueued_us: int | None = None
+    if record:
+        head = codec.decode_record(record)
+        task, boost_us, enqueued_us = head.task, head.boost_us, head.enqueued_us
+        max_attempts = head.max_attempts or max_attempts
+        try:
+            args, kwargs = codec.decode_call(head.payload)
+        except LaneqError:
+            args = kwargs = None
+    history = read_history(history_text)
+    decoded_progress = codec.decode_value(progress) if progress else None
+    if place == b"ended":
+        end = read_outcome(outcome_text)
+        has_result = end.state is State.SUCCEEDED
+        return JobView(
+            id=job_id,
+            task=end.task,
+            lane=end.lane,
+            state=end.state,
+            args=args,
+            kwargs=kwargs,
+            attempt=end.attempt,
+            max_attempts=max_attempts,
+            enqueued_at=_seconds(end.enqueued_us),
+            ready_at=_seconds(end.score_us + boost_us),
+            started_at=_seconds(end.started_us),
+            ended_at=_seconds(end.ended_us),
+            worker=end.worker if end.worker != "-" else None,
+            progress=decoded_progress,
+            error=end.error(),
+            history=history,
+            result=codec.decode_value(end.body) if has_result else None,
+            has_result=has_result,
+        )
+    score_us = int(score)
+    attempt, started_us, worker, cancel_requested = 0, 0, None, False
+    if run:
+        words = run.decode().split(" ", 9)
+        attempt, enqueued_us, cancel_requested = int(words[3]), int(words[6]), words[8] == "1"
+        task = words[9]
+        if place == b"running":
+            worker, started_us, score_us = words[1], int(words[5]), int(words[4])
+    ready_us = score_us if place == b"scheduled" else score_us + boost_us
+    return JobView(
+        id=job_id,
+        task=task,
+        lane=lanes[lane_index - 1],
+        state=State(place.decode()),
+        args=args,
+        kwargs=kwargs,
+        attempt=attempt,
+        max_attempts=max_attempts,
+        enqueued_at=_seconds(enqueued_us or ready_us),
+        ready_at=_seconds(ready_us),
+        started_at=_seconds(started_us),
+        worker=worker,
+        progress=decoded_progress,
+        cancel_requested=cancel_requested,
+        error=history[-1].error if history else None,
+        history=history,
+    )
+
+
+def look(keys: Keys, ids: Sequence[str], *, lanes: Sequence[str]) -> Call[list[JobView | None]]:
+    """Read all that is known of up to 100 jobs; None for an id that is unknown.
+
+    Args:
+        keys: the namespace.
+        ids: the jobs.
+        lanes: the lanes to look in; pass all that the namespace has.
+    """
+    script = load("look")
+
+    def read(reply: Reply) -> list[JobView | None]:
+        return [_view(job_id, row, lanes) for job_id, row in zip(ids, reply[1:], strict=True)]
+
+    return Call(
+        script, script.bind_keys(keys, lanes), script.bind_args(job=[(i,) for i in ids]), read
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of ids and how many there are in all."""
+
+    total: int
+    ids: tuple[str, ...]
+
+
+def page(
+    keys: Keys, place: bytes, *, offset: int, limit: int, newest_first: bool = False
+) -> Call[Page]:
+    """List ids of one sorted set: ``waiting``, ``scheduled``, ``leases`` or ``dead`` of a
+    lane, or ``ended`` of the namespace.
+    """
+    script = load("list")
+
+    def read(reply: Reply) -> Page:
+        return Page(reply[1], tuple(reply[i].decode() for i in range(2, len(reply), 2)))
+
+    return Call(
+        script,
+        script.bind_keys(keys, place=place),
+        script.bind_args(
+            {"from": offset, "upto": offset + limit - 1, "newest_first": int(newest_first)}
+        ),
+        read,
+    )
+
+
+# --- steering ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancel did.
+
+    Attributes:
+        word: ``cancelled`` (it will never start), ``requested`` (it runs; its
+            worker was told) or ``ended`` (too late).
+        state: the final state, if it had ended.
+    """
+
+    word: str
+    state: State | None = None
+
+
+def cancel(keys: Keys, job_id: str, *, lanes: Sequence[str], keep_us: int) -> Call[Cancelled]:
+    """Cancel a job.
+
+    Raises (on reading):
+        JobNotFound: no job has this id.
+    """
+    script = load("cancel")
+
+    def read(reply: Reply) -> Cancelled:
+        word = reply[0].decode()
+        if word == "unknown":
+            raise JobNotFound(job_id)
+        return Cancelled(word, State(reply[1].decode()) if word == "ended" else None)
+
+    return Call(
+        script,
+        script.bind_keys(keys, lanes),
+        script.bind_args({"id": job_id, "keep": keep_us}),
+        read,
+    )
+
+
+def revive(keys: Keys, ids: Sequence[str], *, lanes: Sequence[str]) -> Call[list[str]]:
+    """Give up to 100 ended jobs a new life.
+
+    The value has a word for each: ``revived``, ``no_body``, ``unknown`` or
+    ``open`` (it has not ended).
+    """
+    script = load("revive")
+    return Call(
+        script,
+        script.bind_keys(keys, lanes),
+        script.bind_args(job=[(i,) for i in ids], lane=[(lane,) for lane in lanes]),
+        lambda reply: [word.decode() for word in reply[1:]],
+    )
+
+
+def purge_dead(
+    keys: Keys, *, lanes: Sequence[str], ids: Sequence[str] = (), limit: int = 500
+) -> Call[int]:
+    """Drop dead letters: those named, else up to `limit`; the value says how many."""
+    script = load("purge_dead")
+    return Call(
+        script,
+        script.bind_keys(keys, lanes),
+        script.bind_args({"limit": limit}, job=[(i,) for i in ids]),
+        lambda reply: int(reply[1]),
+    )
+
+
+def report_progress(keys: Keys, job_id: str, *, fence: int, value: bytes) -> Call[None]:
+    """Note how far a running job is.
+
+    Raises (on reading):
+        LeaseLost: another attempt has the job, or none.
+    """
+    script = load("progress")
+
+    def read(reply: Reply) -> None:
+        if reply[0] == b"lost":
+            raise LeaseLost(job_id)
+
+    return Call(
+        script,
+        script.bind_keys(keys),
+        script.bind_args({"id": job_id, "fence": fence, "value": value}),
+        read,
+    )
+
+
+def job_json(view: JobView) -> dict[str, Any]:
+    """Return a job as ``laneq jobs --json`` shows it; values JSON lacks become text."""
+    out: dict[str, Any] = {}
+    for name in (
+        "id", "task", "lane", "state", "args", "kwargs", "attempt", "max_attempts",
+        "enqueued_at", "ready_at", "started_at", "ended_at", "worker", "progress",
+        "cancel_requested",
+    ):  # fmt: skip
+        out[name] = getattr(view, name)
+    out["state"] = view.state.value
+    out["error"] = _error_json(view.error)
+    out["history"] = [
+        {
+            "attempt": entry.attempt,
+            "started_at": entry.started_at,
+            "ended_at": entry.ended_at,
+            "worker": entry.worker,
+            "outcome": entry.outcome,
+            "error": _error_json(entry.error),
+        }
+        for entry in view.history
+    ]
+    out["result"] = view.result
+    as_text: Callable[[Any], str] = str
+    readable: dict[str, Any] = json.loads(json.dumps(out, default=as_text))
+    return readable
+
+
+def _error_json(error: RemoteError | None) -> dict[str, str] | None:
+    if error is None:
+        return None
+    return {"type": error.type, "message": error.message, "traceback": error.traceback}

@@ -1,0 +1,207 @@
+"""Lanes: publish what an app declares, read what is in force, steer them live."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from laneq.calls.call import Call
+from laneq.errors import ConfigError, UnknownLane
+from laneq.keys import Keys
+from laneq.scripts import load
+
+#: Number of the key scheme and scripts; a namespace made by another is refused.
+SCHEMA: Final = 1
+
+Reply = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInForce:
+    """A lane's effective settings, declaration and overrides taken together.
+
+    Attributes:
+        aging_per_us: points per microsecond of wait.
+        lease_us: microseconds of a lease.
+        reserve: slots, or ``auto``.
+    """
+
+    name: str
+    priority: float
+    aging_per_us: float
+    aging_cap: float
+    is_paused: bool
+    lease_us: int
+    dead_max: int
+    dead_age_us: int
+    reserve: int | str
+    max_running: int
+
+
+@dataclass(frozen=True, slots=True)
+class LanesInForce:
+    """All lanes of a namespace, most urgent first, and the version of this list.
+
+    Scripts that take lanes by index take them in this order.
+    """
+
+    version: int
+    lanes: tuple[LaneInForce, ...]
+    declared: Mapping[str, Mapping[str, Any]]
+    overrides: Mapping[str, Mapping[str, Any]]
+    task_line: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the lanes' names in order."""
+        return tuple(lane.name for lane in self.lanes)
+
+    def lane(self, name: str) -> LaneInForce:
+        """Return one lane.
+
+        Raises:
+            UnknownLane: no lane of the namespace has this name.
+        """
+        for lane in self.lanes:
+            if lane.name == name:
+                return lane
+        raise UnknownLane(name, self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTask:
+    """What is known of a task without its code: its lane and its rule for crashes.
+
+    `kind` is 0 for fixed, 1 for linear and 2 for exponential backoff.
+    """
+
+    lane: str
+    max_attempts: int
+    kind: int
+    base_us: int
+    cap_us: int
+
+    def to_line(self) -> str:
+        """Return the form that the claim script reads."""
+        return f"{self.lane} {self.max_attempts} {self.kind} {self.base_us} {self.cap_us}"
+
+    @classmethod
+    def from_line(cls, line: str) -> PublishedTask:
+        """Read the form that `to_line` writes."""
+        lane, *numbers = line.split(" ")
+        most, kind, base, cap = (int(number) for number in numbers)
+        return cls(lane, most, kind, base, cap)
+
+
+def _rows(config: bytes) -> tuple[LaneInForce, ...]:
+    rows = json.loads(config)["lanes"]
+    return tuple(
+        LaneInForce(
+            name=row[0],
+            priority=row[1],
+            aging_per_us=row[2],
+            aging_cap=row[3],
+            is_paused=row[4] == 1,
+            lease_us=int(row[5]),
+            dead_max=int(row[6]),
+            dead_age_us=int(row[7]),
+            reserve=row[8] if isinstance(row[8], str) else int(row[8]),
+            max_running=int(row[9]),
+        )
+        for row in rows or ()
+    )
+
+
+def publish(
+    keys: Keys, *, lanes: Iterable[tuple[str, Mapping[str, Any]]], tasks: Mapping[str, PublishedTask]
+) -> Call[int]:
+    """Make lanes and tasks known; the value is the version in force.
+
+    Raises (on reading):
+        ConfigError: the namespace was made by another schema of laneq.
+    """
+    script = load("publish")
+
+    def read(reply: Reply) -> int:
+        if reply[0] == b"schema":
+            raise ConfigError(
+                f"namespace {keys.namespace!r} was made by schema {reply[1].decode()} of laneq, "
+                f"this is schema {SCHEMA}: use a laneq of that schema, or another namespace"
+            )
+        return int(reply[1])
+
+    return Call(
+        script,
+        script.bind_keys(keys),
+        script.bind_args(
+            {"schema": SCHEMA},
+            lane=[(name, json.dumps(wire)) for name, wire in lanes],
+            task=[(name, task.to_line()) for name, task in tasks.items()],
+        ),
+        read,
+    )
+
+
+def read_lanes(keys: Keys, *, task: str = "") -> Call[LanesInForce]:
+    """Read all lanes in force, and the published line of `task` if one is named."""
+    script = load("lanes")
+
+    def pairs(flat: Sequence[bytes]) -> dict[str, dict[str, Any]]:
+        return {
+            flat[i].decode(): json.loads(flat[i + 1]) for i in range(0, len(flat), 2)
+        }
+
+    def read(reply: Reply) -> LanesInForce:
+        return LanesInForce(
+            version=int(reply[1]),
+            lanes=_rows(reply[2]),
+            declared=pairs(reply[3]),
+            overrides=pairs(reply[4]),
+            task_line=reply[5].decode(),
+        )
+
+    return Call(script, script.bind_keys(keys), script.bind_args({"task": task}), read)
+
+
+def set_lane(keys: Keys, name: str, changes: Mapping[str, Any] | None) -> Call[int]:
+    """Override some of a lane's settings; None takes all overrides back.
+
+    Args:
+        keys: the namespace.
+        name: the lane.
+        changes: wire form of the options to override, as of `Lane.to_wire`.
+
+    Raises (on reading):
+        UnknownLane: no lane of the namespace has this name.
+    """
+    script = load("set_lane")
+
+    def read(reply: Reply) -> int:
+        if reply[0] == b"unknown_lane":
+            raise UnknownLane(name, ())
+        return int(reply[1])
+
+    return Call(
+        script,
+        script.bind_keys(keys, [name]),
+        script.bind_args(
+            {"name": name, "changes": "" if changes is None else json.dumps(dict(changes))}
+        ),
+        read,
+    )
+
+
+def purge(keys: Keys, lane: str, *, limit: int = 500) -> Call[int]:
+    """Drop up to `limit` waiting and scheduled jobs; the value says how many.
+
+    Ask again until the value is 0.
+    """
+    script = load("purge")
+    return Call(
+        script,
+        script.bind_keys(keys, [lane]),
+        script.bind_args({"limit": limit}),
+        lambda reply: int(reply[1]),
+    )

@@ -1,0 +1,378 @@
+"""Workers: claim jobs and report outcomes, renew leases, come and go, be listed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from laneq.calls.call import Call
+from laneq.calls.jobs import NewJob
+from laneq.calls.lanes import LanesInForce
+from laneq.keys import Keys
+from laneq.model import WorkerView
+from laneq.scripts import load
+
+Reply = list[Any]
+
+#: Most jobs that one claim may start, and most outcomes that it may carry.
+CLAIM_MAX: Final = 256
+
+#: How long a worker counts as alive after its last heartbeat, in µs.
+ALIVE_US: Final = 30_000_000
+
+
+class Claimed(NamedTuple):
+    """A job that this worker may run.
+
+    Attributes:
+        record: head and payload, for `codec.decode_record`.
+        fence: token of this claim; greater than that of each earlier one.
+        attempt: counted from 1.
+        score_us: its place in the lane: when it became ready, less its boost.
+        enqueued_us: when it was enqueued.
+    """
+
+    id: str
+    record: bytes
+    lane: str
+    fence: int
+    attempt: int
+    score_us: int
+    enqueued_us: int
+
+
+@dataclass(slots=True)
+class Ended:
+    """What a worker reports of one attempt.
+
+    Attributes:
+        kind: ``succeeded``, ``cancelled``, ``retried``, ``dead``, ``handed_back``
+            or ``snoozed``.
+        number: µs to keep the record (succeeded, cancelled) or until it is ready
+            again (retried, snoozed).
+        body: the encoded result or error.
+        children: jobs that it enqueued, to be committed with this outcome.
+    """
+
+    lane: str
+    id: str
+    fence: int
+    kind: str
+    number: int = 0
+    body: bytes = b""
+    children: Sequence[NewJob] = ()
+
+
+@dataclass(slots=True)
+class Seats:
+    """One lane as a worker sees it at the moment of a claim.
+
+    Attributes:
+        is_served: whether the worker takes jobs of the lane.
+        running: its jobs of the lane that run now.
+        reserve: its slots kept for the lane.
+        is_listening: whether it holds a blocking pop on the lane's token.
+    """
+
+    is_served: bool = False
+    running: int = 0
+    reserve: int = 0
+    is_listening: bool = False
+
+
+@dataclass(slots=True)
+class ClaimReply:
+    """What a claim brought.
+
+    Attributes:
+        now_us: Redis's clock.
+        wake_after_us: claim again after this long although nothing wakes the
+            worker; -1 where another worker has that watch.
+        is_more: work was left over for want of time: claim again at once.
+        stale: ids whose outcome was refused, since another attempt has them.
+        paused: lanes that are paused.
+        jobs: what to run.
+    """
+
+    now_us: int
+    wake_after_us: int
+    is_more: bool
+    stale: list[str]
+    paused: frozenset[str]
+    jobs: list[Claimed] = field(default_factory=list)
+
+
+class ClaimCalls:
+    """Builds the claim calls of one worker; keys are bound once per version of the lanes.
+
+    Args:
+        keys: the namespace.
+        worker_id: the worker's incarnation.
+        lanes: the lanes in force; make a new builder when they change.
+    """
+
+    def __init__(self, keys: Keys, worker_id: str, lanes: LanesInForce) -> None:
+        """Bind keys and indexes."""
+        self.lanes = lanes
+        self._script = load("claim")
+        self._keys = self._script.bind_keys(
+            keys, lanes.names, call=keys.call(worker_id), doorbell=keys.doorbell(worker_id)
+        )
+        self._worker_id = worker_id
+        self._index = {name: i for i, name in enumerate(lanes.names, 1)}
+        self._names = ("", *lanes.names)
+
+    def claim(
+        self,
+        *,
+        seq: int,
+        free: int,
+        seats: Mapping[str, Seats],
+        outcomes: Sequence[Ended] = (),
+        is_repeat: bool = False,
+        is_look: bool = False,
+        fence_floor: int = 0,
+    ) -> Call[ClaimReply | None]:
+        """Report outcomes and ask for up to `free` jobs.
+
+        Args:
+            seq: number of this claim of the worker, counted up by one; the same
+                again, with `is_repeat`, to ask for a reply that was lost.
+            free: slots that are free, at most `CLAIM_MAX`.
+            seats: the worker's view of each lane it knows.
+            outcomes: at most `CLAIM_MAX`.
+            is_repeat: whether this seq may have been applied already.
+            is_look: look for expired leases and old records now, not only at intervals.
+            fence_floor: greatest fence that this worker has seen.
+
+        The value is None where the lanes have changed: nothing was done, read
+        the lanes and ask again.
+        """
+        argv: list[bytes | str | int] = [
+            self._worker_id,
+            self.lanes.version,
+            seq,
+            int(is_repeat),
+            fence_floor,
+            min(free, CLAIM_MAX),
+            int(is_look),
+            len(self._names) - 1,
+        ]
+        for name in self.lanes.names:
+            seat = seats.get(name)
+            if seat is None:
+                argv += (0, 0, 0, 0)
+            else:
+                argv += (
+                    1 if seat.is_served else 0,
+                    seat.running,
+                    seat.reserve,
+                    1 if seat.is_listening else 0,
+                )
+        argv.append(len(outcomes))
+        index = self._index
+        children: list[bytes | str | int] = []
+        n_children = 0
+        for i, end in enumerate(outcomes, 1):
+            argv += (index[end.lane], end.id, end.fence, end.kind, end.number, end.body)
+            for child in end.children:
+                children += (i, index[child.lane], child.id, child.record, child.when)
+                n_children += 1
+        argv.append(n_children)
+        argv += children
+        return Call(self._script, self._keys, tuple(argv), self._read)
+
+    def _read(self, reply: Reply) -> ClaimReply | None:
+        if reply[0] == b"config":
+            return None
+        names = self._names
+        jobs = [
+            Claimed(
+                reply[i].decode(),
+                reply[i + 1],
+                names[reply[i + 2]],
+                int(reply[i + 3]),
+                reply[i + 4],
+                int(reply[i + 5]),
+                int(reply[i + 6]),
+            )
+            for i in range(6, len(reply), 7)
+        ]
+        return ClaimReply(
+            int(reply[1]),
+            reply[2],
+            reply[3] == 1,
+            [job_id.decode() for job_id in reply[4]],
+            frozenset(names[i] for i in reply[5]),
+            jobs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker says of itself.
+
+    Attributes:
+        reserve: lane → reserved slots.
+        started_at: seconds since the epoch, by Redis's clock; None before it is known.
+    """
+
+    name: str
+    host: str
+    pid: int
+    slots: int
+    reserve: Mapping[str, int]
+    lanes: Sequence[str]
+    tasks: Sequence[str]
+    running: int = 0
+    started_at: float | None = None
+
+    def to_json(self) -> str:
+        """Return the registration as it is stored."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "host": self.host,
+                "pid": self.pid,
+                "slots": self.slots,
+                "reserve": dict(self.reserve),
+                "lanes": list(self.lanes),
+                "tasks": list(self.tasks),
+                "running": self.running,
+                "started_at": self.started_at,
+            }
+        )
+
+
+def register(keys: Keys, worker_id: str, info: WorkerInfo) -> Call[int]:
+    """List a worker as alive for `ALIVE_US`; the value is Redis's clock in µs."""
+    script = load("register")
+    return Call(
+        script,
+        script.bind_keys(keys),
+        script.bind_args({"worker_id": worker_id, "info": info.to_json(), "ttl": ALIVE_US}),
+        lambda reply: int(reply[1]),
+    )
+
+
+def leave(keys: Keys, worker_id: str) -> Call[None]:
+    """Take a worker off the list."""
+    script = load("leave")
+    return Call(
+        script,
+        script.bind_keys(keys, call=keys.call(worker_id), doorbell=keys.doorbell(worker_id)),
+        script.bind_args({"worker_id": worker_id}),
+        lambda _: None,
+    )
+
+
+class Held(NamedTuple):
+    """A lease to renew, for `lease_us` from now."""
+
+    lane: str
+    id: str
+    fence: int
+    lease_us: int
+
+
+class Sample(NamedTuple):
+    """`n` measurements in one histogram bucket of a lane; field ``w``, ``r`` or ``l`` + bucket."""
+
+    lane: str
+    field: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReply:
+    """What a heartbeat learned: Redis's clock, leases lost, cancels requested."""
+
+    now_us: int
+    lost: frozenset[str]
+    cancels: frozenset[str]
+
+
+def beat(
+    keys: Keys,
+    worker_id: str,
+    info: WorkerInfo,
+    *,
+    now_us: int,
+    lanes: Iterable[str],
+    leases: Sequence[Held],
+    samples: Sequence[Sample] = (),
+) -> Call[BeatReply]:
+    """Renew all leases of a worker, and add what it measured since the last.
+
+    Args:
+        keys: the namespace.
+        worker_id: the worker's incarnation.
+        info: its registration, with the number of jobs that run now.
+        now_us: about Redis's clock, to name the histogram slices.
+        lanes: lanes that leases and samples are of, and whose counts are noted.
+        leases: every lease that the process holds.
+        samples: histogram increments.
+    """
+    script = load("beat")
+    names = tuple(lanes)
+    index = {name: i for i, name in enumerate(names, 1)}
+    fixed = script.bind_keys(keys)
+    per_lane: list[bytes] = []
+    for name in names:
+        per_lane += (
+            keys.of_lane("leases", name),
+            keys.fine(name, now_us),
+            keys.coarse(name, now_us),
+            keys.of_lane("counts", name),
+            keys.of_lane("rates", name),
+        )
+
+    def read(reply: Reply) -> BeatReply:
+        return BeatReply(
+            int(reply[1]),
+            frozenset(job_id.decode() for job_id in reply[2]),
+            frozenset(job_id.decode() for job_id in reply[3]),
+        )
+
+    return Call(
+        script,
+        (*fixed, *per_lane),
+        script.bind_args(
+            {"worker_id": worker_id, "info": info.to_json(), "ttl": ALIVE_US},
+            lease=[(index[held.lane], held.id, held.fence, held.lease_us) for held in leases],
+            sample=[(index[sample.lane], sample.field, sample.n) for sample in samples],
+        ),
+        read,
+        # Samples must not be added twice; a beat that may have been applied is
+        # simply not repeated: the next one renews again.
+    )
+
+
+def list_workers(keys: Keys) -> Call[list[WorkerView]]:
+    """List live workers, at most 1,000."""
+    script = load("workers")
+
+    def read(reply: Reply) -> list[WorkerView]:
+        out: list[WorkerView] = []
+        for i in range(2, len(reply), 3):
+            info = json.loads(reply[i + 2])
+            out.append(
+                WorkerView(
+                    id=reply[i].decode(),
+                    name=info["name"],
+                    host=info["host"],
+                    pid=info["pid"],
+                    slots=info["slots"],
+                    reserve=info["reserve"],
+                    running=info["running"],
+                    lanes=tuple(info["lanes"]),
+                    tasks=tuple(info["tasks"]),
+                    started_at=info["started_at"],
+                    last_heartbeat_at=(int(float(reply[i + 1])) - ALIVE_US) / 1e6,
+                )
+            )
+        return out
+
+    return Call(script, script.bind_keys(keys), (), read)

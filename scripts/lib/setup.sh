@@ -53,7 +53,7 @@ can_make_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 
 # Shows pip's work as one short line per package, in place of pages.
 show_pip() {
-  awk '/^Collecting / { n++; printf "  %3d  %s\n", n, $2; fflush(); next }
+  awk '/^Collecting / { n++; sub(/[<>=!~].*/, "", $2); printf "  %3d  %s\n", n, $2; fflush(); next }
        /^(Successfully|Building|Installing)/ { print "      " substr($0, 1, 100); fflush(); next }
        /^ *(error|ERROR)/ { print; fflush() }' >&2
 }

@@ -9,6 +9,8 @@
     │   ├── UnknownTask       no such task; names the known ones
     │   ├── NotSerializable   a value cannot make the trip; names its path
     │   ├── PayloadTooLarge   the payload is over `max_payload`
+    │   ├── UnreadablePayload stored bytes are no payload that laneq wrote
+    │   │   └── UnknownEnvelope a newer laneq wrote them
     │   └── ConfigError       address, app or environment cannot be used
     ├── Refused             the queue said no
     │   ├── LaneFull          the lane is at its `max_depth`
@@ -128,6 +130,24 @@ class PayloadTooLarge(UsageError):
         )
         self.size = size
         self.limit = limit
+
+
+class UnreadablePayload(UsageError):
+    """Stored bytes are no payload, record or error that laneq wrote."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        """Name what was being read and why it cannot be."""
+        super().__init__(f"{what} cannot be read: {reason}")
+        self.what = what
+
+
+class UnknownEnvelope(UnreadablePayload):
+    """Stored bytes have a form or a type of a newer laneq; they are to be kept for it."""
+
+    def __init__(self, what: str, form: str) -> None:
+        """Name what was being read and the form it has."""
+        super().__init__(what, f"it has {form}, which a newer laneq writes. Update this one.")
+        self.form = form
 
 
 class ConfigError(UsageError):

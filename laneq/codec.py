@@ -42,7 +42,7 @@ from laneq.errors import NotSerializable, OptionError, UnknownEnvelope, Unreadab
 from laneq.model import TASK_NAME, RemoteError
 
 #: Containers inside one another that a payload may have.
-MAX_DEPTH: Final = 200
+MAX_DEPTH: Final = 100
 
 # A structure that refers to the same list twice at each of 40 levels is small in
 # memory and endless when written out.
@@ -122,7 +122,7 @@ def encode_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
                 return _packed(named)
         except (OverflowError, UnicodeEncodeError):
             pass  # walked below: a large integer is converted, a surrogate is found
-    return _encode_slowly(lambda walk: _call_form(walk, args, kwargs))
+    return _encode_slowly("args", lambda walk: _call_form(walk, args, kwargs))
 
 
 def encode_value(value: Any, *, what: str = "result") -> bytes:
@@ -136,7 +136,7 @@ def encode_value(value: Any, *, what: str = "result") -> bytes:
             return _packed(value)
         except (OverflowError, UnicodeEncodeError):
             pass  # as in encode_call
-    return _encode_slowly(lambda walk: walk.at(what, value))
+    return _encode_slowly(what, lambda walk: walk.at(what, value))
 
 
 class _Unfit(Exception):
@@ -154,7 +154,7 @@ class _Unfit(Exception):
         return "".join(steps)
 
 
-def _encode_slowly(form: Callable[[_Walk], Any]) -> bytes:
+def _encode_slowly(what: str, form: Callable[[_Walk], Any]) -> bytes:
     try:
         try:
             return _packed(form(_Walk()))
@@ -162,6 +162,9 @@ def _encode_slowly(form: Callable[[_Walk], Any]) -> bytes:
             return _packed(form(_Walk(is_careful=True)))
     except _Unfit as unfit:
         raise NotSerializable(unfit.path(), unfit.reason) from None
+    except RecursionError:
+        # Called from deep inside a recursion, a walk within MAX_DEPTH can still end so.
+        raise NotSerializable(what, "nested too deep for the stack that is left") from None
 
 
 def _call_form(walk: _Walk, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -277,29 +280,25 @@ class _Walk:
         raise _Unfit(f"the key {_shown(key)} is a {_name(key)}; keys must be str, int or bytes")
 
     def _members(self, code: int, members: Iterable[Any], depth: int) -> Any:
-        converted = [self._member(member, depth) for member in members]
-        if len(set(converted)) != len(converted):
+        converted = []
+        for member in members:
+            try:
+                converted.append(self._hashable(member, depth))
+            except _Unfit as unfit:
+                unfit.steps.append(f"{{{_shown(member)}}}")
+                raise
+        if len(set(converted)) != len(converted) and code != _TUPLE:
             raise _Unfit("two members become the same one: an Enum beside its value")
         return _ExtType(code, _packed(converted))
-
-    def _member(self, member: Any, depth: int) -> Any:
-        try:
-            return self._hashable(member, depth)
-        except _Unfit as unfit:
-            unfit.steps.append(f"{{{_shown(member)}}}")
-            raise
 
     def _hashable(self, member: Any, depth: int) -> Any:
         # Lists, dicts and sets cannot be in a set, so a tuple has to stay one.
         if isinstance(member, tuple):
-            return self._members_in_order(member, self._deeper(depth))
+            return self._members(_TUPLE, member, self._deeper(depth))
         converted = self.convert(member, depth)
         if isinstance(converted, dict | list):
             raise _Unfit(f"a {_name(member)} arrives as a {_name(converted)}, which no set takes")
         return converted
-
-    def _members_in_order(self, members: tuple[Any, ...], depth: int) -> Any:
-        return _ExtType(_TUPLE, _packed([self._member(one, depth) for one in members]))
 
     def _other(self, value: Any, depth: int) -> Any:
         if isinstance(value, Enum):
@@ -390,7 +389,7 @@ _TO_EXT: Final[dict[type, Callable[[Any], Any]]] = {
     datetime: _datetime_ext,
     date: lambda value: _ExtType(_DATE, _LONG.pack(value.toordinal())),
     time: _time_ext,
-    timedelta: lambda value: _ExtType(_TIMEDELTA, _LONG.pack(value // _MICROSECOND)),
+    timedelta: lambda value: _ExtType(_TIMEDELTA, _int_bytes(value // _MICROSECOND)),
     Decimal: lambda value: _ExtType(_DECIMAL, str(value).encode()),
     UUID: lambda value: _ExtType(_UUID, value.bytes),
 }
@@ -502,6 +501,10 @@ def _members_of(data: bytes) -> list[Any]:
     return members
 
 
+def _from_int(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
 def _from_wall(microseconds: int) -> datetime:
     return _WALL_EPOCH + timedelta(microseconds=microseconds)
 
@@ -526,13 +529,13 @@ def _from_time(data: bytes) -> time:
 
 
 _FROM_EXT: Final[dict[int, Callable[[bytes], Any]]] = {
-    _BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
+    _BIG_INT: _from_int,
     _DATETIME_UTC: lambda data: _EPOCH + timedelta(microseconds=_LONG.unpack(data)[0]),
     _DATETIME_OFFSET: _from_offset,
     _DATETIME_ZONE: _from_zone,
     _DATE: lambda data: date.fromordinal(_LONG.unpack(data)[0]),
     _TIME: _from_time,
-    _TIMEDELTA: lambda data: timedelta(microseconds=_LONG.unpack(data)[0]),
+    _TIMEDELTA: lambda data: timedelta(microseconds=_from_int(data)),
     _DECIMAL: lambda data: Decimal(data.decode()),
     _UUID: lambda data: UUID(bytes=data),
     _SET: lambda data: set(_members_of(data)),

@@ -38,7 +38,7 @@ from laneq.keys import Keys
 Arg = bytes | str | int
 
 _HEADER: Final = re.compile(r"^-- (FLAGS|KEYS|ARGV|EACH)\s+(.*)$")
-_INCLUDE: Final = re.compile(r"^-- @include (\w+)\s*$")
+_INCLUDE: Final = re.compile(r"^\s*-- @include (\w+)\s*$")
 _NO_LANES: Final = ()
 
 
@@ -228,3 +228,9 @@ def dump(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for name in names():
         (target / f"{name}.lua").write_bytes(load(name).plain)
+
+
+if __name__ == "__main__":
+    import sys
+
+    dump(Path(sys.argv[1]))

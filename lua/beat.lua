@@ -33,7 +33,7 @@ for from = 1, lease_n, 500 do
     else
       local deadline = now + tonumber(ARGV[at + LEASE_LEASE_US])
       redis.call("ZADD", leases_key(tonumber(ARGV[at + LEASE_LANE])), "XX", int(deadline), id)
-      if run.cancel == "1" then cancels[#cancels + 1] = id end
+      if run.is_cancelled then cancels[#cancels + 1] = id end
     end
   end
 end
@@ -49,7 +49,7 @@ for i in pairs(touched) do
   redis.call("EXPIRE", fine_key(i), 400)
   redis.call("EXPIRE", coarse_key(i), 3720)
 end
-local events = { "enqueued", "started", "succeeded", "dead", "in_order" }
+local events = { "enqueued", "started", "succeeded", "dead", "inverted" }
 for i = 1, lanes_n do
   local last = redis.call("LINDEX", rates_key(i), -1)
   local noted = last and tonumber(string.match(last, "^%d+")) or 0

@@ -13,7 +13,7 @@ local record = redis.call("HGET", jobs_key, id)
 for i = 1, lanes_n do
   if line and redis.call("ZSCORE", leases_key(i), id) then
     local run = read_run(line)
-    run.cancel = "1"
+    if not run.is_cancelled then run.flags = run.flags + 1 end
     write_run(id, run)
     local prefix = string.sub(jobs_key, 1, -5)
     redis.call("PUBLISH", prefix .. "control:" .. run.worker, "cancel " .. id .. " " .. run.fence)
@@ -27,7 +27,7 @@ for i = 1, lanes_n do
     else
       local head = record and head_of(record) or "?"
       local enqueued = option_of(head, "q") or (tonumber(score) + (option_of(head, "b") or 0))
-      run = { fence = "0", worker = "-", attempt = 0, started = "0", enqueued = int(enqueued) }
+      run = { fence = "0", worker = "-", attempt = 0, losses = 0, flags = 0, started = "0", enqueued = int(enqueued) }
       run.task = task_of(head)
       run.lane = string.match(counts_key(i), "counts:(.*)$")
     end
@@ -35,7 +35,7 @@ for i = 1, lanes_n do
     redis.call("ZREM", waiting_key(i), id)
     redis.call("ZREM", scheduled_key(i), id)
     finish(i, id, "cancelled", run, keep, "", -1)
-    flush_finished()
+    flush_ended()
     flush_counts()
     return { "cancelled" }
   end

@@ -3,7 +3,7 @@
 -- KEYS    state jobs runs outcomes history progress ended watchers workers beats tasks task_counts call doorbell
 -- KEYS    waiting* scheduled* leases* counts* wake* dead*
 -- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int look:int
--- EACH    lane served:int running:int reserve:int listening:int
+-- EACH    lane priority aging cap paused lease served running reserve listening
 -- EACH    outcome lane:int id fence:str kind number:int body
 -- EACH    child outcome:int lane:int id record when
 -- RETURNS {"ok", now, wake_after, more, {stale id...}, {paused i...}, row...}
@@ -34,36 +34,90 @@
 --
 -- Repeats. A worker claims one call at a time. seq names the call; the ids it
 -- got are kept a minute, so that a call whose reply was lost can be asked again.
+--
+-- Speed. A job that is claimed for the first time and succeeds takes the short way
+-- in the main text. All else is in slow(), whose functions are made only when a
+-- call needs them: making a function costs as much as a Redis command.
 -- @include clock
--- @include config
--- @include settle
--- @include sweep
--- @include promote
+-- @include bump
+-- @include arm
+-- @include ledger
+local next_due, watch_until
+local made
+local function slow()
+  if made then return made end
+  -- @include settle
+  -- @include sweep
+  -- @include promote
+  local limits = cjson.decode(redis.call("HGET", state_key, "config")).lanes
+  -- Positions in a row of the config, see lib/configure.lua.
+  local function dead_max_of(i)
+    return limits[i][7]
+  end
+  local function dead_age_of(i)
+    return limits[i][8]
+  end
+  made = {
+    -- Continue or begin the run of a job that is picked; and when it expires.
+    start = function(id, record, line, score, worker, lane)
+      local head = record and string.find(record, "\n", 1, true) and head_of(record) or "?"
+      local run
+      if line then
+        run = read_run(line)
+      else
+        local enqueued = option_of(head, "q") or (tonumber(score) + (option_of(head, "b") or 0))
+        run = { attempt = 0, enqueued = int(enqueued), losses = 0, flags = 0, task = task_of(head) }
+      end
+      run.attempt = run.attempt + 1
+      run.lane, run.worker, run.score = lane, worker, int(tonumber(score))
+      run.started, run.fence = "0", "0"
+      local expires = option_of(head, "x")
+      return run, expires and tonumber(run.enqueued) + expires or option_of(head, "X")
+    end,
+    keep_of = function(record)
+      return option_of(head_of(record), "r") or 300000000
+    end,
+    write_run = write_run,
+    finish = finish,
+    put = put,
+    read_run = read_run,
+    settle = settle,
+    promote = promote,
+    dead_max_of = dead_max_of,
+    sweep = function()
+      return sweep(dead_max_of, dead_age_of)
+    end,
+    name_of = function(i)
+      return limits[i][1]
+    end,
+  }
+  return made
+end
 local rows = {}
-local function add_row(id, record, i, run)
+local function add_row(id, record, i, fence, attempt, score, enqueued)
   local n = #rows
-  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, record, i, run.fence
-  rows[n + 5], rows[n + 6], rows[n + 7] = run.attempt, run.score, run.enqueued
+  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, record, i, fence
+  rows[n + 5], rows[n + 6], rows[n + 7] = attempt, score, enqueued
 end
 local hints = redis.call(
-  "HMGET", state_key, "clock", "config", "version", "next_due", "watch_until", "watcher", "swept"
+  "HMGET", state_key, "clock", "version", "next_due", "watch_until", "watcher", "swept"
 )
-if tonumber(hints[3] or "0") ~= version then return { "config" } end
+if tonumber(hints[2] or "0") ~= version then return { "config" } end
 start_clock(tonumber(hints[1] or "0"), fence_floor)
-next_due, watch_until = tonumber(hints[4] or nil), tonumber(hints[5] or nil)
-local watcher, swept = hints[6], tonumber(hints[7] or "0")
-local config = cjson.decode(hints[2]).lanes
+next_due, watch_until = tonumber(hints[3] or nil), tonumber(hints[4] or nil)
+local watcher, swept = hints[5], tonumber(hints[6] or "0")
 
 if repeated == 1 then
   local past = redis.call("GET", call_key)
   if past and string.match(past, "^%d+") == int(seq) then
     for id, fence in string.gmatch(past, " ([^ :]+):(%d+)") do
       local line = redis.call("HGET", runs_key, id)
-      local run = line and read_run(line)
+      local run = line and slow().read_run(line)
       if run and run.fence == fence then
         for i = 1, lanes_n do
-          if config[i][C_NAME] == run.lane then
-            add_row(id, redis.call("HGET", jobs_key, id) or "", i, run)
+          if slow().name_of(i) == run.lane then
+            local record = redis.call("HGET", jobs_key, id) or "?\n"
+            add_row(id, record, i, run.fence, run.attempt, run.score, run.enqueued)
           end
         end
       end
@@ -72,36 +126,106 @@ if repeated == 1 then
   end
 end
 
-local function dead_max_of(i)
-  return config[i][C_DEAD_MAX]
+local stale = {}
+if outcome_n > 0 then
+  local ids, seen, settled, left = {}, {}, {}, {}
+  for j = 1, outcome_n do
+    ids[j] = ARGV[outcome_at + (j - 1) * outcome_w + OUTCOME_ID]
+  end
+  local lines = redis.call("HMGET", runs_key, unpack(ids))
+  local is_watched = redis.call("EXISTS", watchers_key) == 1
+  for j = 1, outcome_n do
+    local at, id, line = outcome_at + (j - 1) * outcome_w, ids[j], lines[j]
+    local i, given = tonumber(ARGV[at + OUTCOME_LANE]), ARGV[at + OUTCOME_FENCE]
+    local fence, worker, lane, attempt, score, started, enqueued, losses, flags, task
+    if line and not seen[id] then
+      fence, worker, lane, attempt, score, started, enqueued, losses, flags, task =
+        string.match(line, "^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (.*)$")
+    end
+    if not fence or fence ~= given then
+      -- A report counts only under the fence of its claim, and once.
+      stale[#stale + 1] = id
+      bump(i, task, "stale", 1)
+    else
+      seen[id], settled[j] = true, true
+      local kind = ARGV[at + OUTCOME_KIND]
+      if
+        kind == "succeeded"
+        and attempt == "1"
+        and losses == "0"
+        and flags == "0"
+        and not is_watched
+      then
+        bump(i, task, "succeeded", 1)
+        local of_lane = left[i]
+        if of_lane then
+          of_lane[#of_lane + 1] = id
+        else
+          left[i] = { id }
+        end
+        local keep = tonumber(ARGV[at + OUTCOME_NUMBER])
+        if keep <= 0 then
+          gone[#gone + 1] = id
+        else
+          local n = #kept
+          kept[n + 1], ends[n + 1] = id, int(now + keep)
+          kept[n + 2] = string.format(
+            "succeeded %s 1 %s %s %s %d %s %s %s\n%s",
+            lane, enqueued, score, started, now, worker, fence, task, ARGV[at + OUTCOME_BODY]
+          )
+          ends[n + 2] = id
+        end
+      else
+        local number, body = tonumber(ARGV[at + OUTCOME_NUMBER]), ARGV[at + OUTCOME_BODY]
+        local most = slow().dead_max_of(i)
+        slow().settle(i, id, slow().read_run(line), kind, number, body, most)
+      end
+    end
+  end
+  for i, of_lane in pairs(left) do
+    redis.call("ZREM", leases_key(i), unpack(of_lane))
+  end
+  -- Jobs that an attempt enqueued are committed with its outcome or not at all.
+  local touched = {}
+  for j = 1, child_n do
+    local at = child_at + (j - 1) * child_w
+    if settled[tonumber(ARGV[at + CHILD_OUTCOME])] then
+      local i = tonumber(ARGV[at + CHILD_LANE])
+      local _, is_ready =
+        slow().put(i, ARGV[at + CHILD_ID], ARGV[at + CHILD_RECORD], ARGV[at + CHILD_WHEN])
+      if is_ready then touched[i] = true end
+    end
+  end
+  for i in pairs(touched) do
+    arm(i)
+  end
 end
-local stale = settle(dead_max_of)
 
 local more = 0
 if look == 1 or now >= swept + 250000 or swept > now then
-  local is_more = sweep(dead_max_of, function(i)
-    return config[i][C_DEAD_AGE]
-  end)
+  local is_more = slow().sweep()
   if is_more then more = 1 end
   redis.call("HSET", state_key, "swept", int(is_more and 0 or now))
 end
 if next_due and next_due <= now then
-  next_due = promote()
+  next_due = slow().promote()
   if next_due and next_due <= now then more = 1 end
 end
 
 local priority, aging, cap = {}, {}, {}
 local served, running, reserve, listening = {}, {}, {}, {}
-local waiting, paused = {}, {}
+local waiting, paused, is_paused = {}, {}, {}
 local short = 0
 for i = 1, lanes_n do
-  local lane, at = config[i], lane_at + (i - 1) * lane_w
-  priority[i], aging[i], cap[i] = lane[C_PRIORITY], lane[C_AGING], lane[C_CAP]
+  local at = lane_at + (i - 1) * lane_w
+  priority[i], aging[i] = tonumber(ARGV[at + LANE_PRIORITY]), tonumber(ARGV[at + LANE_AGING])
+  cap[i] = tonumber(ARGV[at + LANE_CAP])
   running[i], reserve[i] = tonumber(ARGV[at + LANE_RUNNING]), tonumber(ARGV[at + LANE_RESERVE])
   listening[i] = ARGV[at + LANE_LISTENING] == "1"
   if running[i] < reserve[i] then short = short + reserve[i] - running[i] end
-  if lane[C_PAUSED] == 1 then
+  if ARGV[at + LANE_PAUSED] == "1" then
     paused[#paused + 1] = i
+    is_paused[i] = true
   else
     served[i] = ARGV[at + LANE_SERVED] == "1"
   end
@@ -132,7 +256,7 @@ local run_args, call_line = {}, {}
 local wanted = free
 if wanted > 0 then
   for i = 1, lanes_n do
-    if config[i][C_PAUSED] == 0 then fetch(i, 0, served[i] and math.min(wanted + 1, 33) or 1) end
+    if not is_paused[i] then fetch(i, 0, served[i] and math.min(wanted + 1, 33) or 1) end
   end
   local round = 0
   while free > 0 do
@@ -196,55 +320,51 @@ if wanted > 0 then
       end
       local records = redis.call("HMGET", jobs_key, unpack(ids))
       local past = redis.call("HMGET", runs_key, unpack(ids))
-      local deadline = int(now + config[i][C_LEASE])
-      local started = int(now)
+      local lease_at = lane_at + (i - 1) * lane_w + LANE_LEASE
+      local deadline, started = int(now + tonumber(ARGV[lease_at])), int(now)
+      local name = string.match(waiting_key(i), "}:waiting:(.*)$")
       local leases = {}
       for j, id in ipairs(ids) do
-        local record, score = records[j], tonumber(of_lane[3 * j - 1])
-        local head = record and head_of(record)
-        local run
-        if past[j] then
-          run = read_run(past[j])
-        else
-          local enqueued = score
-          if head and #head > 0 then
-            enqueued = option_of(head, "q") or (score + (option_of(head, "b") or 0))
+        local record, score = records[j], of_lane[3 * j - 1]
+        local newline = record and string.find(record, "\n", 1, true)
+        if not newline or past[j] or string.find(string.sub(record, 1, newline), "\t", 1, true) then
+          -- Not the first attempt, or a head with options, or no body at all.
+          local run, expires = slow().start(id, record, past[j], score, worker_id, name)
+          if not newline then
+            -- The body was evicted or deleted: the letter says so, with no body.
+            occupy(i, -1)
+            bump(i, run.task, "missing", 1)
+            slow().finish(i, id, "dead", run, 0, "!body missing", slow().dead_max_of(i))
+            run = nil
+          elseif run.attempt == 1 and expires and expires <= now then
+            occupy(i, -1)
+            run.attempt = 0
+            slow().finish(i, id, "expired", run, slow().keep_of(record), "")
+            run = nil
           end
-          run = {
-            attempt = 0,
-            enqueued = int(enqueued),
-            losses = 0,
-            cancel = "0",
-            task = head and task_of(head) or "?",
-          }
-        end
-        run.lane, run.worker, run.score, run.started = config[i][C_NAME], worker_id, int(score), "0"
-        run.fence = "0"
-        local expires = head and option_of(head, "x")
-        expires = expires and tonumber(run.enqueued) + expires or (head and option_of(head, "X"))
-        if not record then
-          -- The body was evicted or deleted: the letter says so, with no body.
-          occupy(i, -1)
-          bump(i, run.task, "missing", 1)
-          finish(i, id, "dead", run, 0, "!body missing", dead_max_of(i))
-        elseif run.attempt == 0 and expires and expires <= now then
-          occupy(i, -1)
-          finish(i, id, "expired", run, option_of(head, "r") or 300000000, "")
+          if run then
+            run.started, run.fence = started, int(next_tick())
+            slow().write_run(id, run)
+            add_row(id, record, i, run.fence, run.attempt, run.score, run.enqueued)
+            leases[#leases + 1], leases[#leases + 2] = deadline, id
+            call_line[#call_line + 1] = id .. ":" .. run.fence
+            bump(i, run.task, "started", 1)
+            if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
+          end
         else
-          run.attempt = run.attempt + 1
-          run.started = started
-          run.fence = int(next_tick())
-          leases[#leases + 1] = deadline
-          leases[#leases + 1] = id
-          run_args[#run_args + 1] = id
-          run_args[#run_args + 1] = table.concat({
-            run.fence, worker_id, run.lane, run.attempt, run.score, started, run.enqueued,
-            run.losses, run.cancel, run.task,
-          }, " ")
-          call_line[#call_line + 1] = id .. ":" .. run.fence
-          add_row(id, record, i, run)
-          bump(i, run.task, "started", 1)
-          if of_lane[3 * j] then bump(i, nil, "in_order", 1) end
+          local task, fence = string.sub(record, 1, newline - 1), int(next_tick())
+          score = int(tonumber(score))
+          local n = #run_args
+          run_args[n + 1] = id
+          run_args[n + 2] = string.format(
+            "%s %s %s 1 %s %s %s 0 0 %s", fence, worker_id, name, score, started, score, task
+          )
+          add_row(id, record, i, fence, 1, score, score)
+          n = #leases
+          leases[n + 1], leases[n + 2] = deadline, id
+          call_line[#call_line + 1] = id .. ":" .. fence
+          bump(i, task, "started", 1)
+          if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
         end
       end
       if #leases > 0 then redis.call("ZADD", leases_key(i), unpack(leases)) end
@@ -304,6 +424,6 @@ elseif watcher == worker_id then
 end
 redis.call("SET", call_key, int(seq) .. " " .. table.concat(call_line, " "), "EX", 60)
 keep_clock()
-flush_finished()
+flush_ended()
 flush_counts()
 return { "ok", int(now), wake_after, more, stale, paused, unpack(rows) }

@@ -3,7 +3,7 @@
 -- KEYS    state | waiting* scheduled* leases* dead* counts* rates*
 -- ARGV    window:int
 -- RETURNS {"ok", now, row...}; row: waiting scheduled running dead head_score {counts} then line
---         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead in_order)
+--         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead inverted)
 -- COST    O(lanes × events)
 -- @include clock
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))

@@ -14,7 +14,17 @@
 -- whether it was (session → seq). A call that is sent again over a new
 -- connection names the old one and its number there as before and before_seq.
 -- @include clock
--- @include put
+-- @include bump
+-- @include arm
+local next_due, watch_until
+local made
+local function later()
+  if not made then
+    -- @include put
+    made = put
+  end
+  return made
+end
 if before_seq > 0 and tonumber(redis.call("GET", before_key) or "0") >= before_seq then
   return { "again" }
 end
@@ -30,8 +40,22 @@ local reply = { "ok" }
 local touched = {}
 for j = 1, job_n do
   local at = job_at + (j - 1) * job_w
-  local i = tonumber(ARGV[at + JOB_LANE])
-  local is_new, is_ready = put(i, ARGV[at + JOB_ID], ARGV[at + JOB_RECORD], ARGV[at + JOB_WHEN])
+  local i, id = tonumber(ARGV[at + JOB_LANE]), ARGV[at + JOB_ID]
+  local record, when = ARGV[at + JOB_RECORD], ARGV[at + JOB_WHEN]
+  local is_new, is_ready
+  if when == "" then
+    local task = string.match(record, "^[^\t\n]*")
+    is_new = redis.call("HSETNX", jobs_key, id, record) == 1
+    if is_new then
+      is_ready = true
+      redis.call("ZADD", waiting_key(i), int(next_tick()), id)
+      bump(i, task, "enqueued", 1)
+    else
+      bump(i, task, "deduplicated", 1)
+    end
+  else
+    is_new, is_ready = later()(i, id, record, when)
+  end
   if not is_new then
     reply[#reply + 1] = j
   elseif is_ready then

@@ -6,6 +6,11 @@
 -- COST    O(1)
 -- @include run
 local line = redis.call("HGET", runs_key, id)
-if not line or read_run(line).fence ~= fence then return { "lost" } end
+local run = line and read_run(line)
+if not run or run.fence ~= fence then return { "lost" } end
+if run.flags < 2 then
+  run.flags = run.flags + 2
+  write_run(id, run)
+end
 redis.call("HSET", progress_key, id, value)
 return { "ok" }

@@ -258,7 +258,7 @@ def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
     attempt, started_us, worker, cancel_requested = 0, 0, None, False
     if run:
         words = run.decode().split(" ", 9)
-        attempt, enqueued_us, cancel_requested = int(words[3]), int(words[6]), words[8] == "1"
+        attempt, enqueued_us, cancel_requested = int(words[3]), int(words[6]), words[8] in {"1", "3"}
         task = words[9]
         if place == b"running":
             worker, started_us, score_us = words[1], int(words[5]), int(words[4])

@@ -27,7 +27,7 @@ class Depths:
     Attributes:
         head_score_us: score of the first waiting job, None when none waits.
         past: instant in µs and counts (enqueued, started, succeeded, dead,
-            in_order) of the oldest note within the window; None without one.
+            inverted) of the oldest note within the window; None without one.
     """
 
     now_us: int
@@ -125,17 +125,17 @@ def lane_view(lanes: LanesInForce, name: str, depth: Depths, measured: Spread) -
     lane = lanes.lane(name)
     counts = {event: depth.counts.get(event, 0) for event in EVENTS}
     arrivals = completions = adherence = None
-    started, in_order = counts["started"], depth.counts.get("in_order", 0)
+    started, inverted = counts["started"], depth.counts.get("inverted", 0)
     if depth.past is not None:
-        at_us, enqueued, past_started, succeeded, dead, past_in_order = depth.past
+        at_us, enqueued, past_started, succeeded, dead, past_inverted = depth.past
         elapsed_s = max((depth.now_us - at_us) / 1e6, 1.0)
         arrivals = max(counts["enqueued"] - enqueued, 0) / elapsed_s
         ended = counts["succeeded"] + counts["dead"] - succeeded - dead
         completions = max(ended, 0) / elapsed_s
         if started > past_started:
-            started, in_order = started - past_started, in_order - past_in_order
+            started, inverted = started - past_started, inverted - past_inverted
     if started > 0:
-        adherence = round(in_order / started, 4)
+        adherence = round(1 - inverted / started, 4)
     run_us = mean_us(measured["r"])
     recommended = None
     if arrivals is not None and run_us is not None and arrivals > 0:

@@ -123,6 +123,19 @@ class ClaimCalls:
         self._worker_id = worker_id
         self._index = {name: i for i, name in enumerate(lanes.names, 1)}
         self._names = ("", *lanes.names)
+        self._settings = [
+            (
+                lane.name,
+                (
+                    repr(lane.priority),
+                    repr(lane.aging_per_us),
+                    repr(lane.aging_cap),
+                    1 if lane.is_paused else 0,
+                    lane.lease_us,
+                ),
+            )
+            for lane in lanes.lanes
+        ]
 
     def claim(
         self,
@@ -160,8 +173,9 @@ class ClaimCalls:
             int(is_look),
             len(self._names) - 1,
         ]
-        for name in self.lanes.names:
+        for name, settings in self._settings:
             seat = seats.get(name)
+            argv += settings
             if seat is None:
                 argv += (0, 0, 0, 0)
             else:

@@ -1,6 +1,10 @@
 -- configure: work the declarations and what operators set into the rows that
--- claims read (lib/config.lua), most urgent lane first. The version rises only
--- when something changed.
+-- callers of claims pass, most urgent lane first, as JSON in the state hash:
+--   {"lanes": [[name, priority, aging per µs, aging cap, paused 0|1, lease µs,
+--     dead_max, dead_age µs, reserve, max_running], ...]}
+-- with -1 for no limit. The version rises only when something changed: a claim
+-- made with another version is told so and does nothing, so that index i means
+-- the same lane, with the same settings, on both sides.
 local function configure()
   local names, rows = {}, {}
   local declared, set = redis.call("HGETALL", lanes_key), redis.call("HGETALL", overrides_key)

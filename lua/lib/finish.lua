@@ -2,6 +2,7 @@
 -- @include bump
 -- @include head
 -- @include erase
+-- @include ledger
 -- finish: end a job. Its outcome line is
 --   state lane attempt enqueued score started ended worker fence task
 -- then a newline and the opaque result or error. It is kept `keep` µs; with 0
@@ -10,14 +11,17 @@
 -- arrives although nothing is kept. The job's place (waiting, scheduled or
 -- leases) is left by the caller.
 local watched
-local gone = {}
-local kept, ends = {}, {}
+local function forget_asides(id, run)
+  if run.attempt > 1 or run.losses > 0 then redis.call("HDEL", history_key, id) end
+  if run.flags > 1 then redis.call("HDEL", progress_key, id) end
+end
 local function finish(i, id, state, run, keep, body, dead_max)
   bump(i, run.task, state, 1)
   if watched == nil then watched = redis.call("EXISTS", watchers_key) == 1 end
   local is_watched = watched and redis.call("ZREM", watchers_key, id) == 1
   if keep <= 0 and state ~= "dead" and not is_watched then
     gone[#gone + 1] = id
+    forget_asides(id, run)
     return
   end
   local line = table.concat({
@@ -55,25 +59,6 @@ local function finish(i, id, state, run, keep, body, dead_max)
     ends[#ends + 1] = id
   else
     gone[#gone + 1] = id
-  end
-end
--- Ended jobs are written and erased in few calls, in chunks that unpack can take.
-local function flush_finished()
-  for from = 1, #kept, 1000 do
-    local to = math.min(from + 999, #kept)
-    redis.call("HSET", outcomes_key, unpack(kept, from, to))
-    redis.call("ZADD", ended_key, unpack(ends, from, to))
-    local ids = {}
-    for j = from, to, 2 do
-      ids[#ids + 1] = kept[j]
-    end
-    redis.call("HDEL", runs_key, unpack(ids))
-  end
-  for from = 1, #gone, 1000 do
-    local to = math.min(from + 999, #gone)
-    redis.call("HDEL", jobs_key, unpack(gone, from, to))
-    redis.call("HDEL", runs_key, unpack(gone, from, to))
-    redis.call("HDEL", history_key, unpack(gone, from, to))
-    redis.call("HDEL", progress_key, unpack(gone, from, to))
+    forget_asides(id, run)
   end
 end

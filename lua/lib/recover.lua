@@ -34,7 +34,7 @@ local function recover(i, id, dead_max)
   note(id, run, "worker lost", "")
   run.losses = run.losses + 1
   local most, delay = crash_policy(id, run)
-  if run.cancel == "1" then
+  if run.is_cancelled then
     redis.call("ZREM", leases_key(i), id)
     finish(i, id, "cancelled", run, 300000000, "")
   elseif run.attempt >= most then

@@ -1,10 +1,11 @@
 -- @include text
 -- The run line of a job, from its first claim to its end:
---   fence worker lane attempt score started enqueued losses cancel task
--- fence is 0 between attempts; score is the place in the lane; cancel is 1 once
--- somebody asked for it; losses counts expired leases. Instants are in µs.
+--   fence worker lane attempt score started enqueued losses flags task
+-- fence is 0 between attempts; score is the place in the lane; losses counts
+-- expired leases; flags is 1 once somebody asked to cancel it, plus 2 once it has
+-- reported progress. Instants are in µs.
 local function read_run(line)
-  local fence, worker, lane, attempt, score, started, enqueued, losses, cancel, task =
+  local fence, worker, lane, attempt, score, started, enqueued, losses, flags, task =
     string.match(line, "^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (.*)$")
   return {
     fence = fence,
@@ -15,7 +16,8 @@ local function read_run(line)
     started = started,
     enqueued = enqueued,
     losses = tonumber(losses),
-    cancel = cancel,
+    flags = tonumber(flags),
+    is_cancelled = flags == "1" or flags == "3",
     task = task,
   }
 end
@@ -33,7 +35,7 @@ local function write_run(id, run)
       run.started,
       run.enqueued,
       run.losses,
-      run.cancel,
+      run.flags,
       run.task,
     }, " ")
   )

@@ -1,8 +1,8 @@
 -- @include free_slot
 -- @include arm
 -- schedule: park a job until `due`. When that is sooner than anybody has
--- promised to look, one worker is woken to take the watch over.
-local next_due, watch_until
+-- promised to look, one worker is woken to take the watch over. The script has
+-- read both instants into next_due and watch_until.
 local function schedule(i, id, due)
   due = free_from(scheduled_key(i), due)
   redis.call("ZADD", scheduled_key(i), int(due), id)

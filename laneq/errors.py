@@ -7,10 +7,13 @@
     │   ├── OptionError       an option has a wrong name, type or value
     │   ├── UnknownLane       no such lane; names the known ones
     │   ├── UnknownTask       no such task; names the known ones
+    │   ├── WrongArguments    the arguments do not fit the task's function
     │   ├── NotSerializable   a value cannot make the trip; names its path
     │   ├── PayloadTooLarge   the payload is over `max_payload`
     │   ├── UnreadablePayload stored bytes are no payload that laneq wrote
     │   │   └── UnknownEnvelope a newer laneq wrote them
+    │   ├── NoRunningJob      `current_job()` where no job runs
+    │   ├── WaitRefused       a job would wait for another while it holds a slot
     │   └── ConfigError       address, app or environment cannot be used
     ├── Refused             the queue said no
     │   ├── LaneFull          the lane is at its `max_depth`
@@ -101,6 +104,19 @@ class UnknownTask(UsageError):
         super().__init__(f"unknown task {task!r}. {suggest(task, self.known)}")
 
 
+class WrongArguments(UsageError, TypeError):
+    """The arguments do not fit the task's function.
+
+    Attributes:
+        task: the task.
+    """
+
+    def __init__(self, task: str, problem: str, signature: str) -> None:
+        """Name the task, say what does not fit and show what it takes."""
+        super().__init__(f"task {task}: {problem}. It takes {signature}.")
+        self.task = task
+
+
 class NotSerializable(UsageError):
     """A value is of no type that survives the trip to another process.
 
@@ -148,6 +164,39 @@ class UnknownEnvelope(UnreadablePayload):
         """Name what was being read and the form it has."""
         super().__init__(what, f"it has {form}, which a newer laneq writes. Update this one.")
         self.form = form
+
+
+class NoRunningJob(UsageError):
+    """`current_job()` was called where no job runs."""
+
+    def __init__(self) -> None:
+        """Say where it may be called."""
+        super().__init__(
+            "no job is running here: call current_job() inside a task's function, while a worker "
+            "runs it. A thread that the function starts by itself does not see the job: hand the "
+            "value of current_job() to it."
+        )
+
+
+class WaitRefused(UsageError):
+    """A job asked to wait for another one while it holds a slot.
+
+    Jobs that wait for jobs can fill every slot, and then none of them ever ends.
+
+    Attributes:
+        job_id: the job that was to be waited for.
+        waiting_id: the job that asked.
+    """
+
+    def __init__(self, job_id: str, waiting_id: str) -> None:
+        """Name both jobs and say how to do it instead."""
+        super().__init__(
+            f"job {waiting_id} cannot wait for job {job_id}: it holds a slot, and jobs that wait "
+            "for jobs can fill every slot for ever. Let the other job enqueue what comes next, or "
+            "ask job.state() and come back later with current_job().snooze(seconds)."
+        )
+        self.job_id = job_id
+        self.waiting_id = waiting_id
 
 
 class ConfigError(UsageError):

@@ -133,6 +133,15 @@ def to_us(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
+def seconds_of(option: str, value: object, *, low: float = 0.0) -> float:
+    """Return seconds or a `timedelta` as seconds.
+
+    Raises:
+        OptionError: it is neither, or not between `low` and `MAX_SECONDS`.
+    """
+    return _seconds(option, value, low=low)
+
+
 def instant_us(at: datetime) -> int:
     """Return an aware instant as microseconds since the epoch, exactly."""
     return (at - _EPOCH) // _MICROSECOND
@@ -763,6 +772,64 @@ def _refuse_code(wanted: Retry, declared: Retry) -> None:
                 f"{option}={value!r} cannot be sent with a call. Give it to the task: "
                 "@app.task(retry=Retry(...)).",
             )
+
+
+# --- apps -------------------------------------------------------------------
+
+_NAMESPACE: Final = re.compile(r"[^\s{}\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppOptions:
+    """Options of an app, but for its address.
+
+    Args:
+        namespace: name of the queue system, 1 to 100 characters without white space and
+            braces.
+        lanes: the lanes it declares; None for `DEFAULT_LANES`.
+        max_payload: most bytes of encoded arguments, and of an encoded result.
+        connect_timeout: seconds that making a connection may take.
+        read_timeout: seconds that an answer of Redis may take.
+
+    Raises:
+        OptionError: an option has a wrong type or value.
+    """
+
+    namespace: str = "default"
+    lanes: Sequence[Lane] | None = None
+    max_payload: int = 1024 * 1024
+    connect_timeout: Seconds = 2.0
+    read_timeout: Seconds = 10.0
+
+    def __post_init__(self) -> None:
+        """Check every option and keep times as seconds."""
+        if not isinstance(self.namespace, str) or not _NAMESPACE.fullmatch(self.namespace):
+            raise OptionError(
+                "namespace",
+                "must be 1 to 100 characters without white space and braces, "
+                f"not {self.namespace!r}",
+            )
+        if self.lanes is not None:
+            object.__setattr__(self, "lanes", _declared(self.lanes))
+        _whole("max_payload", self.max_payload, low=1, high=256 * 1024 * 1024)
+        for option in ("connect_timeout", "read_timeout"):
+            value = _seconds(option, getattr(self, option), low=0.001, high=3600.0)
+            object.__setattr__(self, option, value)
+
+
+def _declared(value: object) -> tuple[Lane, ...]:
+    if isinstance(value, str | Lane) or not isinstance(value, Iterable):
+        raise OptionError("lanes", f"must be a list of Lane(...), not {value!r}")
+    lanes: dict[str, Lane] = {}
+    for lane in value:
+        if not isinstance(lane, Lane):
+            raise OptionError("lanes", f"must be a list of Lane(...), not {lane!r} in it")
+        if lane.name in lanes:
+            raise OptionError("lanes", f"lane {lane.name!r} is declared twice")
+        lanes[lane.name] = lane
+    if not lanes:
+        raise OptionError("lanes", "must have at least one lane; leave it out for the default ones")
+    return tuple(lanes.values())
 
 
 # --- workers ----------------------------------------------------------------

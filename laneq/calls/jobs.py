@@ -301,6 +301,23 @@ def look(keys: Keys, ids: Sequence[str], *, lanes: Sequence[str]) -> Call[list[J
     )
 
 
+def state_of(keys: Keys, job_id: str, *, lanes: Sequence[str]) -> Call[State]:
+    """Read where a job is in its life, and nothing else of it.
+
+    Raises (on reading):
+        JobNotFound: no job of these lanes has this id, or its record has run out.
+    """
+    script = load("look")
+
+    def read(reply: Reply) -> State:
+        place, outcome = reply[1][0], reply[1][5]
+        if place == b"unknown":
+            raise JobNotFound(job_id)
+        return State((outcome.split(b" ", 1)[0] if place == b"ended" else place).decode())
+
+    return Call(script, script.bind_keys(keys, lanes), script.bind_args(job=[(job_id,)]), read)
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page of ids and how many there are in all."""

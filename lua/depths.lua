@@ -4,12 +4,17 @@
 -- ARGV    window:int
 -- RETURNS {"ok", now, row...}; row: waiting scheduled running dead head_score {counts} then line
 --         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead inverted)
+--         a scheduled job that is due counts as waiting, as a claim would have it
 -- COST    O(lanes × events)
 -- @include clock
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local reply = { "ok", int(now) }
 for i = 1, lanes_n do
   local head = redis.call("ZRANGE", waiting_key(i), 0, 0, "WITHSCORES")
+  local due = redis.call("ZCOUNT", scheduled_key(i), "-inf", int(now))
+  if not head[2] and due > 0 then
+    head = redis.call("ZRANGE", scheduled_key(i), 0, 0, "WITHSCORES")
+  end
   -- Snapshots are 5 s apart or more: look at those that the window can hold.
   local ring = redis.call("LRANGE", rates_key(i), -1 - math.ceil(window / 5000000), -1)
   local past = ""
@@ -20,8 +25,8 @@ for i = 1, lanes_n do
     end
   end
   reply[#reply + 1] = {
-    redis.call("ZCARD", waiting_key(i)),
-    redis.call("ZCARD", scheduled_key(i)),
+    redis.call("ZCARD", waiting_key(i)) + due,
+    redis.call("ZCARD", scheduled_key(i)) - due,
     redis.call("ZCARD", leases_key(i)),
     redis.call("ZCARD", dead_key(i)),
     head[2] and int(tonumber(head[2])) or "",

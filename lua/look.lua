@@ -1,15 +1,20 @@
 -- look: read all that is known of some jobs.
 -- FLAGS   no-writes
--- KEYS    jobs runs outcomes history progress | waiting* scheduled* leases*
+-- KEYS    state jobs runs outcomes history progress | waiting* scheduled* leases*
 -- EACH    job id
 -- RETURNS {"ok", row...}; row: place lane score record run outcome history progress
 --         place: waiting, scheduled, running, ended or unknown; lane counted from 1, 0 if
---         ended; absent texts are empty
+--         ended; absent texts are empty. A scheduled job that is due, which no claim has
+--         taken in yet, is told as it will be: waiting
 -- COST    O(jobs × lanes)
+-- @include clock
+-- @include head
+start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local reply = { "ok" }
 for j = 1, job_n do
   local id = ARGV[job_at + (j - 1) * job_w + JOB_ID]
   local place, lane, score = "unknown", 0, "0"
+  local record = redis.call("HGET", jobs_key, id)
   for i = 1, lanes_n do
     local found = redis.call("ZSCORE", waiting_key(i), id)
     if found then
@@ -19,6 +24,10 @@ for j = 1, job_n do
     found = redis.call("ZSCORE", scheduled_key(i), id)
     if found then
       place, lane, score = "scheduled", i, found
+      if tonumber(found) <= now then
+        place = "waiting"
+        score = tonumber(found) - (record and option_of(head_of(record), "b") or 0)
+      end
       break
     end
     found = redis.call("ZSCORE", leases_key(i), id)
@@ -33,7 +42,7 @@ for j = 1, job_n do
     place,
     lane,
     string.format("%.0f", tonumber(score)),
-    redis.call("HGET", jobs_key, id) or "",
+    record or "",
     redis.call("HGET", runs_key, id) or "",
     outcome,
     redis.call("HGET", history_key, id) or "",

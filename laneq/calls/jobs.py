@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from datetime import date, time
+from typing import Any, Final, TypeVar
 
 from laneq import codec
 from laneq.calls.call import Call, Until
@@ -23,6 +24,7 @@ from laneq.model import Attempt, JobView, RemoteError, State
 from laneq.scripts import load
 
 Reply = list[Any]
+T = TypeVar("T")
 
 #: Most jobs that one enqueue call carries; more go in several calls.
 BATCH: Final = 1_000
@@ -214,6 +216,17 @@ def read_history(text: bytes) -> tuple[Attempt, ...]:
     return tuple(out)
 
 
+def _or_none(decode: Callable[[], T]) -> T | None:
+    """Return what is decoded; None for what only a newer laneq can read.
+
+    A view shows the rest: one job must not keep a whole page from being seen.
+    """
+    try:
+        return decode()
+    except LaneqError:
+        return None
+
+
 def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
     place, lane_index, score, record, run, outcome_text, history_text, progress = row
     if place == b"unknown":
@@ -225,15 +238,14 @@ def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
         head = codec.decode_record(record)
         task, boost_us, enqueued_us = head.task, head.boost_us, head.enqueued_us
         max_attempts = head.max_attempts or max_attempts
-        try:
-            args, kwargs = codec.decode_call(head.payload)
-        except LaneqError:
-            args = kwargs = None
+        args, kwargs = _or_none(lambda: codec.decode_call(head.payload)) or (None, None)
     history = read_history(history_text)
-    decoded_progress = codec.decode_value(progress) if progress else None
+    decoded_progress = _or_none(lambda: codec.decode_value(progress)) if progress else None
     if place == b"ended":
         end = read_outcome(outcome_text)
-        has_result = end.state is State.SUCCEEDED
+        has_result, result = end.state is State.SUCCEEDED, None
+        if has_result:
+            result = _or_none(lambda: codec.decode_value(end.body))
         return JobView(
             id=job_id,
             task=end.task,
@@ -251,7 +263,7 @@ def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
             progress=decoded_progress,
             error=end.error(),
             history=history,
-            result=codec.decode_value(end.body) if has_result else None,
+            result=result,
             has_result=has_result,
         )
     score_us = int(score)
@@ -329,8 +341,15 @@ class Page:
 def page(
     keys: Keys, place: bytes, *, offset: int, limit: int, newest_first: bool = False
 ) -> Call[Page]:
-    """List ids of one sorted set: ``waiting``, ``scheduled``, ``leases`` or ``dead`` of a
-    lane, or ``ended`` of the namespace.
+    """List ids of one sorted set, in its order.
+
+    Args:
+        keys: the namespace.
+        place: key of the set: ``waiting``, ``scheduled``, ``leases`` or ``dead`` of a lane,
+            or ``ended`` of the namespace.
+        offset: ids to leave out first.
+        limit: most ids to return.
+        newest_first: turn the order around.
     """
     script = load("list")
 
@@ -457,9 +476,27 @@ def job_json(view: JobView) -> dict[str, Any]:
         for entry in view.history
     ]
     out["result"] = view.result
-    as_text: Callable[[Any], str] = str
-    readable: dict[str, Any] = json.loads(json.dumps(out, default=as_text))
+    readable: dict[str, Any] = _as_json(out)
     return readable
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value in JSON's types; what JSON lacks becomes text."""
+    kind = type(value)
+    if kind in {bool, int, str, type(None)} or (kind is float and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping):
+        return {_as_name(name): _as_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_as_json(item) for item in value]
+    if kind is bytes:
+        return value.decode("utf-8", "backslashreplace")
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+def _as_name(name: Any) -> str:
+    readable = _as_json(name)
+    return readable if type(readable) is str else str(readable)
 
 
 def _error_json(error: RemoteError | None) -> dict[str, str] | None:

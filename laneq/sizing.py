@@ -1,9 +1,8 @@
 """How many slots a lane needs: from its rate and run time, and for random arrivals.
 
 Two answers, both shown to operators. The rule of thumb covers the average load with headroom.
-Erlang's
-formula covers arrivals at random, which bunch: it gives the slots that keep the chance of any wait
-under a bound.
+Erlang's formula covers arrivals at random, which bunch: it gives the slots that keep the chance of
+any wait under a bound.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def offered_load(rate_per_s: float, run_s: float) -> float:
 def reserve_for(rate_per_s: float, run_s: float, headroom: float = 1.5) -> int:
     """Return the slots to reserve for a load: ``max(1, ceil(rate × run × headroom))``.
 
-    The rule is from "Worker Pools with Priority Lanes" (docs/benchmarks.md measures it).
+    The rule is from "Worker Pools with Priority Lanes".
 
     Args:
         rate_per_s: jobs that arrive per second.
@@ -59,8 +58,8 @@ def reserve_for(rate_per_s: float, run_s: float, headroom: float = 1.5) -> int:
 
 def _blocking(load: float) -> Iterator[tuple[int, float]]:
     # Erlang B for 1, 2, 3 … servers, by its recursion (Cooper 1981, Introduction to Queueing
-    # Theory, ch. 3): B(n) = a B(n-1) / (n + a B(n-1)). All terms are positive, so it neither
-    # overflows nor cancels, as the formula with powers and factorials does from some 170 servers.
+    # Theory): B(n) = a B(n-1) / (n + a B(n-1)). All terms are positive, so it neither overflows
+    # nor cancels, as the formula with powers and factorials does from some 170 servers.
     blocked = 1.0
     for servers in count(1):
         blocked = load * blocked / (servers + load * blocked)

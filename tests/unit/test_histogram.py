@@ -24,7 +24,7 @@ def exact(samples: list[int], q: float) -> int:
     return sorted(samples)[max(1, math.ceil(round(q * len(samples), 9))) - 1]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(durations)
 def test_a_bucket_stands_for_its_durations_within_five_percent(us: int) -> None:
     assert histogram.value_of(histogram.bucket_of(us)) == pytest.approx(us, rel=0.05)
@@ -38,7 +38,7 @@ def test_a_bucket_is_within_five_percent_at_every_border() -> None:
             assert found == pytest.approx(max(us, 1), rel=0.05)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(durations, min_size=1, max_size=60), st.sampled_from([0, 0.07, 0.5, 0.9, 0.99, 1.0])
 )

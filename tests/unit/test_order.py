@@ -150,7 +150,7 @@ names = st.sampled_from(["a", "b", "c", "d"])
 amounts = st.dictionaries(names, st.integers(0, 4), max_size=4)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.integers(0, 12), amounts, amounts)
 def test_the_rule_is_the_documented_sum(
     free: int, running: dict[str, int], reserve: dict[str, int]
@@ -167,7 +167,7 @@ def test_the_rule_is_the_documented_sum(
         assert (lane in usable) is expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(1, 8), amounts, st.lists(st.tuples(names, st.booleans()), max_size=40))
 def test_in_a_worker_a_lane_always_gets_its_reserve_at_once(
     slots: int, wanted: dict[str, int], steps: list[tuple[str, bool]]
@@ -214,7 +214,7 @@ def test_reserves_are_cut_to_what_the_fleet_can_give(
     assert fleet_reserve(reserve, slots=slots, running=running) == granted
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(amounts, st.integers(0, 9), amounts)
 def test_the_fleet_never_stands_still_and_never_stops_a_lane_wholly(
     reserve: dict[str, int], slots: int, running: dict[str, int]

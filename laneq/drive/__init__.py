@@ -9,7 +9,8 @@ and one more for each `BlockingWire`.
 from __future__ import annotations
 
 from laneq.drive.address import Address
+from laneq.drive.async_driver import AsyncDriver, BlockingWire
 from laneq.drive.persist import backoff_s
 from laneq.drive.sync_driver import SyncDriver
 
-__all__ = ["Address", "SyncDriver", "backoff_s"]
+__all__ = ["Address", "AsyncDriver", "BlockingWire", "SyncDriver", "backoff_s"]

@@ -1,0 +1,605 @@
+"""The driver for coroutines: one connection, shared by all callers of a loop.
+
+Connections: one, and one more for each `BlockingWire`. They belong to the loop
+that runs at first use. A later use from another loop moves the driver there. When
+a loop ends in the usual way (`asyncio.run`), its connections are closed with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+from laneq.calls.call import Call, Plan, Until
+from laneq.drive.address import Address
+from laneq.drive.async_wire import AsyncWire
+from laneq.drive.connect import open_stream
+from laneq.drive.persist import (
+    TROUBLE,
+    Arg,
+    Asked,
+    Attempt,
+    Pause,
+    Send,
+    ServerState,
+    Step,
+    backoff_s,
+    connecting,
+    free_session,
+    pack,
+    pack_call,
+    persist,
+)
+from laneq.drive.refusals import Lost, refused, timed_out, unavailable, word_of
+from laneq.errors import RedisUnavailable, StoreError
+
+T = TypeVar("T")
+
+#: Seconds after its own timeout that a blocking pop may take to answer.
+_MARGIN_S: Final = 5.0
+_UNBLOCK_AGAIN_S: Final = 0.01
+
+#: How a server that has become a replica answers a blocking pop.
+_DEMOTED: Final = frozenset({"UNBLOCKED", "READONLY"})
+
+#: Seconds that a closed connection may take to be gone.
+_LINGER_S: Final = 1.0
+
+_PING: Final = pack((b"PING",))
+
+_get_loop = asyncio.get_running_loop
+
+#: Told each message of a channel; `Lost` when some may have been missed, or when the
+#: driver is closing.
+Listener: TypeAlias = Callable[[bytes | Lost], None]
+
+
+class AsyncDriver:
+    """Carry out calls and plans in coroutines.
+
+    One connection carries the calls of all callers. It is made at the first use and
+    made again when it broke; callers who find it broken share one reconnect.
+    Not for use by loops of several threads at a time. After `aclose` a further call
+    connects anew.
+
+    Args:
+        address: where Redis is.
+        prefix: the namespace's key prefix, ``b"{laneq:NAME}:"``.
+        client_name: shown by CLIENT LIST.
+        patience_s: seconds of an outage that calls try to ride out; ``math.inf`` waits
+            until Redis is back.
+        on_disconnect: told the error when an outage begins.
+        on_connect: told of each connection made.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        prefix: bytes,
+        client_name: str = "laneq",
+        patience_s: float = 2.0,
+        on_disconnect: Callable[[StoreError], None] | None = None,
+        on_connect: Callable[[], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.client_name = client_name
+        self._prefix = prefix
+        self._state = ServerState(patience_s, on_disconnect)
+        self._on_connect = on_connect
+        self._listeners: dict[bytes, list[Listener]] = {}
+        self._subscribers: dict[tuple[bytes, Callable[[bytes], None]], Listener] = {}
+        self._start_afresh()
+        _DRIVERS.add(self)
+
+    def _start_afresh(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wire: AsyncWire | None = None
+        self._connecting: asyncio.Task[AsyncWire] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._guard: AsyncGenerator[None] | None = None
+        self._blocking: set[BlockingWire] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def call(self, call: Call[T]) -> T:
+        """Carry out one script call and return its value.
+
+        A caller that is cancelled does not know whether the call took effect.
+
+        Raises:
+            RedisUnavailable: no connection, or it broke twice.
+            RedisRefused: the server answered with an error.
+
+        Redis:
+            One round trip; the script's text is sent when the server lacks it.
+        """
+        wire = self._wire
+        if wire is None or wire.loop is not _get_loop():
+            wire = await self._connected()
+        session = free_session(wire, self._prefix) if call.once else None
+        packed = pack_call(call, session)
+        reply = await wire.send(packed)
+        if reply.__class__ in TROUBLE:
+            return call.read(await self._persist(Asked(call, packed, session), reply, wire))
+        if session is not None:
+            wire.sessions.append(session)
+        if self._state.since is not None:
+            self._state.over()
+        return call.read(reply)
+
+    async def command(self, *args: Arg) -> Any:
+        """Send a plain command (INFO, PING, CONFIG) and return the raw reply.
+
+        It is repeated once if the connection breaks: send only what may be repeated.
+
+        Raises:
+            RedisUnavailable: no connection, or it broke twice.
+            RedisRefused: the server answered with an error.
+        """
+        packed = pack(args)
+        wire = await self._connected()
+        reply = await wire.send(packed)
+        if reply.__class__ in TROUBLE:
+            return await self._persist(Asked(None, packed, None), reply, wire)
+        return reply
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Carry out a plan: each step in turn, errors raised where it yields."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    if isinstance(step, Until):
+                        answer = await self._until(step)
+                    else:
+                        answer = await self.call(step)
+                except BaseException as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    async def subscribe(self, channel: bytes, callback: Callable[[bytes], None]) -> None:
+        """Have each message of a channel given to a callback, until `unsubscribe`.
+
+        The subscription is restored after a reconnect, which is begun at once; what
+        was announced meanwhile is lost. The callback must not block.
+
+        Raises:
+            RedisUnavailable: no connection.
+            RedisRefused: the server answered with an error.
+        """
+
+        def listener(news: bytes | Lost) -> None:
+            if isinstance(news, bytes):
+                callback(news)
+
+        await self._listen(channel, listener)
+        self._subscribers[channel, callback] = listener
+
+    def unsubscribe(self, channel: bytes, callback: Callable[[bytes], None]) -> None:
+        """End what `subscribe` began; a callback that is not subscribed is left alone."""
+        listener = self._subscribers.pop((channel, callback), None)
+        if listener is not None:
+            self._unlisten(channel, listener)
+
+    def blocking(self) -> BlockingWire:
+        """Return a connection of its own for blocking pops; it connects at the first pop."""
+        return BlockingWire(self)
+
+    async def aclose(self) -> None:
+        """Close all connections and end all waits; callers get RedisUnavailable."""
+        if self._loop is not None and self._loop is not _get_loop():
+            self._leave_loop()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            await guard.aclose()
+        await self._shut()
+
+    # --- connections ------------------------------------------------------------------
+
+    async def _connected(self) -> AsyncWire:
+        """Return the connection of this loop, made now if need be."""
+        loop = _get_loop()
+        if self._loop is not loop:
+            await self._enter_loop(loop)
+        if self._wire is not None:
+            return self._wire
+        if self._connecting is None:
+            self._connecting = loop.create_task(self._connect())
+            self._connecting.add_done_callback(self._has_connected)
+        connecting = self._connecting
+        try:
+            # The caller may be cancelled; the others still wait for the same connection.
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if connecting.cancelled() and task is not None and not task.cancelling():
+                raise unavailable(self.address, "the driver was closed") from None
+            raise
+
+    def _has_connected(self, task: asyncio.Task[AsyncWire]) -> None:
+        if self._connecting is task:
+            self._connecting = None
+        if not task.cancelled():
+            task.exception()  # looked at, though all who waited may be gone
+
+    async def _connect(self) -> AsyncWire:
+        wire: AsyncWire = await self._carry_out(connecting(self.address, self._state))
+        return wire
+
+    async def _attempt(self, timeout_s: float) -> AsyncWire:
+        wire = await self.open_wire(timeout_s, self.address.read_timeout_s, self._lost_main)
+        try:
+            # Subscriptions come first: whoever asks on this connection can rely on them.
+            commands = [pack((b"SUBSCRIBE", channel)) for channel in self._listeners]
+            if self._state.since is not None:
+                commands.append(_PING)  # a server that is loading lets us in and refuses this
+            for reply in [await sent for sent in [wire.send(each) for each in commands]]:
+                self._check(reply)
+        except BaseException:
+            wire.close()
+            raise
+        if wire.lost is not None:
+            raise unavailable(self.address, wire.lost.reason)
+        wire.has_listeners = bool(self._listeners)
+        self._wire = wire
+        self._state.over()
+        if self._on_connect is not None:
+            self._on_connect()
+        return wire
+
+    def _check(self, reply: Any) -> None:
+        if reply.__class__ is Lost:
+            raise unavailable(self.address, reply.reason) from (reply.__cause__ or reply)
+        if reply.__class__ in TROUBLE:
+            raise refused(self.address, word_of(reply), str(reply)) from reply
+
+    async def open_wire(
+        self,
+        timeout_s: float,
+        read_timeout_s: float | None,
+        on_lost: Callable[[AsyncWire, Lost], None],
+    ) -> AsyncWire:
+        """Return one more connection of this driver's kind; the caller closes it."""
+        writer, leftover = await open_stream(self.address, self.client_name, timeout_s=timeout_s)
+        return AsyncWire(
+            writer,
+            leftover,
+            read_timeout_s=read_timeout_s,
+            on_message=self._heard,
+            on_lost=on_lost,
+        )
+
+    def _lost_main(self, wire: AsyncWire, lost: Lost) -> None:
+        if self._wire is not wire:
+            return
+        self._wire = None
+        if not lost.is_closing:
+            error = unavailable(self.address, lost.reason)
+            error.__cause__ = lost.__cause__ or lost
+            self._state.begin(error, time.monotonic())
+            self._tell_listeners(lost)
+
+    async def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None:
+            self._leave_loop()
+        self._loop = loop
+        # An asynchronous generator that is not finished is closed by the loop's own
+        # shutdown: the last moment at which connections can be closed properly.
+        self._guard = _until_loop_ends(weakref.ref(self), loop)
+        await anext(self._guard)
+
+    def _leave_loop(self) -> None:
+        """Forget a loop that is not the running one, and end its connections there."""
+        loop, wires = self._loop, self._wires()
+        blocking = self._blocking
+        self._start_afresh()
+        self._blocking = blocking
+        for wire in wires:
+            # A loop that was closed without its own shutdown closes nothing any more.
+            with contextlib.suppress(RuntimeError):
+                if loop is not None:
+                    loop.call_soon_threadsafe(wire.close)
+
+    def _wires(self) -> list[AsyncWire]:
+        found = [self._wire, *(each.wire for each in self._blocking)]
+        return [wire for wire in found if wire is not None]
+
+    async def _shut(self) -> None:
+        self._loop = None
+        tasks = [task for task in (self._connecting, self._keeper) if task is not None]
+        for task in tasks:
+            task.cancel()
+        wires = self._wires()
+        self._wire = None
+        for wire in wires:
+            wire.close()
+        self._tell_listeners(Lost("the driver was closed", is_closing=True))
+        self._listeners.clear()
+        self._subscribers.clear()
+        if tasks or wires:
+            await asyncio.wait([*tasks, *(wire.ended for wire in wires)], timeout=_LINGER_S)
+
+    def _begin_child(self) -> None:
+        """Forget, in a forked child, what belongs to the parent."""
+        _INHERITED.append((self._wires(), self._guard))
+        for wire in self._wires():
+            wire.disown()
+        self._start_afresh()
+        self._listeners.clear()
+        self._subscribers.clear()
+        self._state.over()
+
+    # --- trouble ----------------------------------------------------------------------
+
+    async def _persist(self, asked: Asked, trouble: Any, wire: AsyncWire) -> Any:
+        steps = persist(
+            asked, trouble, wire, address=self.address, prefix=self._prefix, state=self._state
+        )
+        reply = await self._carry_out(steps)
+        self._state.over()
+        return reply
+
+    async def _carry_out(self, steps: Generator[Step, Any, Any]) -> Any:
+        """Do what the steps say."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer: Any = None
+                    match step:
+                        case Send(wire, packed):
+                            answer = await wire.send(packed)
+                        case Pause(seconds):
+                            await asyncio.sleep(seconds)
+                        case Attempt(timeout_s):
+                            answer = await self._attempt(timeout_s)
+                        case _:
+                            answer = await self._connected()
+                except StoreError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    # --- channels ---------------------------------------------------------------------
+
+    def _heard(self, channel: bytes, message: bytes) -> None:
+        for listener in tuple(self._listeners.get(channel, ())):
+            try:
+                listener(message)
+            except Exception as error:  # noqa: BLE001  of a callback: the others go on
+                context = {"message": "a subscriber raised", "exception": error}
+                _get_loop().call_exception_handler(context)
+
+    def _tell_listeners(self, lost: Lost) -> None:
+        """Tell all who listen that something may have been missed; reconnect for them."""
+        for listeners in tuple(self._listeners.values()):
+            for listener in tuple(listeners):
+                listener(lost)
+        if self._listeners and self._keeper is None and self._loop is not None:
+            self._keeper = self._loop.create_task(self._keep_connected())
+            self._keeper.add_done_callback(self._has_kept)
+
+    def _has_kept(self, task: asyncio.Task[None]) -> None:
+        if self._keeper is task:
+            self._keeper = None
+
+    async def _keep_connected(self) -> None:
+        tries = 0
+        while self._listeners and self._wire is None:
+            try:
+                await self._connected()
+            except StoreError:
+                # Whoever calls meanwhile is told; the listeners have nobody to tell.
+                await asyncio.sleep(backoff_s(tries))
+                tries += 1
+
+    async def _listen(self, channel: bytes, listener: Listener) -> None:
+        wire = await self._connected()
+        self._listeners.setdefault(channel, []).append(listener)
+        wire.has_listeners = True
+        try:
+            # Also where the channel has listeners: the answer tells that it is in force.
+            reply = await wire.send(pack((b"SUBSCRIBE", channel)))
+            if reply.__class__ is Lost:
+                await self._connected()  # subscribes, as the channel is listed
+            else:
+                self._check(reply)
+        except BaseException:
+            self._unlisten(channel, listener)
+            raise
+
+    def _unlisten(self, channel: bytes, listener: Listener) -> None:
+        listeners = self._listeners.get(channel, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners and self._listeners.pop(channel, None) is not None:
+            wire = self._wire
+            if wire is not None:
+                wire.send(pack((b"UNSUBSCRIBE", channel)))
+                wire.has_listeners = bool(self._listeners)
+
+    async def _until(self, until: Until[T]) -> T:
+        inbox: asyncio.Queue[bytes | Lost] = asyncio.Queue()
+        limit = asyncio.timeout(until.timeout_s)
+        try:
+            async with limit:
+                await self._listen(until.channel, inbox.put_nowait)
+                try:
+                    value = await self.call(until.call)
+                    while value is None:
+                        news = await inbox.get()
+                        if isinstance(news, bytes):
+                            value = until.read(news)
+                        elif news.is_closing:
+                            raise unavailable(self.address, news.reason)
+                        if value is None:
+                            value = await self.call(until.call)
+                    return value
+                finally:
+                    self._unlisten(until.channel, inbox.put_nowait)
+        except TimeoutError:
+            if limit.expired():
+                raise timed_out(until) from None
+            raise
+
+
+async def _until_loop_ends(
+    driver: weakref.ref[AsyncDriver], loop: asyncio.AbstractEventLoop
+) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        still = driver()
+        if still is not None and still._loop is loop:  # noqa: SLF001  of this module
+            await still._shut()  # noqa: SLF001
+
+
+class BlockingWire:
+    """A connection of its own for blocking pops; one pop at a time.
+
+    A pop that is cancelled goes on at the server until the next one, `interrupt` or
+    `aclose`; what it pops is not lost: the next `pop` returns it.
+    """
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+        self.wire: AsyncWire | None = None
+        self._client_id = 0
+        self._pending: asyncio.Future[Any] | None = None
+
+    async def pop(self, keys: Sequence[bytes], timeout_s: float) -> bytes | None:
+        """Wait for an element in one of the lists; pop it and return the list's key.
+
+        Args:
+            keys: the lists, in the order in which they are looked at.
+            timeout_s: seconds until the wait ends with None; above 0.
+
+        Raises:
+            RedisUnavailable: no connection, or it broke, or it went stale: no answer
+                within 5 s after the timeout. The next pop connects anew.
+            RedisRefused: the server answered with an error.
+        """
+        if self._pending is not None:
+            kept = await self._take_back()
+            if kept is not None:
+                return kept
+        wire = await self._connected()
+        self._pending = wire.send(pack((b"BLPOP", *keys, timeout_s)))
+        limit_s = timeout_s + _MARGIN_S
+        stale = wire.loop.call_later(
+            limit_s, wire.give_up, f"connection stale, no answer for {limit_s:g} s"
+        )
+        try:
+            reply = await asyncio.shield(self._pending)
+        finally:
+            stale.cancel()
+        return self._read(reply)
+
+    def _read(self, reply: Any) -> bytes | None:
+        self._pending = None
+        if reply.__class__ is Lost:
+            raise unavailable(self._driver.address, reply.reason) from (reply.__cause__ or reply)
+        if reply.__class__ in TROUBLE:
+            word = word_of(reply)
+            if word in _DEMOTED:
+                self._close()
+            raise refused(self._driver.address, word, str(reply)) from reply
+        key: bytes | None = None if reply is None else reply[0]
+        return key
+
+    async def interrupt(self) -> None:
+        """End the pop under way, if there is one: it returns what it got, or None.
+
+        Once this returns, the server gives nothing more to that pop.
+        """
+        pending = self._pending
+        while pending is not None and not pending.done():
+            try:
+                await self._driver.command(b"CLIENT", b"UNBLOCK", self._client_id)
+            except StoreError:
+                # Without the right to unblock, or without Redis: end the connection.
+                self._close()
+                return
+            # The pop may not have reached the server before the order to end it.
+            await asyncio.wait((pending,), timeout=_UNBLOCK_AGAIN_S)
+
+    async def _take_back(self) -> bytes | None:
+        await self.interrupt()
+        if self._pending is None:
+            return None
+        try:
+            return self._read(await self._pending)
+        except RedisUnavailable:
+            return None  # the pop that was cancelled is over, one way or another
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        wire = self.wire
+        self._close()
+        if wire is not None:
+            await wire.ended
+
+    def _close(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+
+    async def _connected(self) -> AsyncWire:
+        if self.wire is None or self.wire.loop is not _get_loop():
+            self._pending = None
+            driver = self._driver
+            await driver._connected()  # noqa: SLF001  its loop and its patience
+            timeout_s = driver.address.connect_timeout_s
+            wire = await driver.open_wire(timeout_s, None, self._lost)
+            watch = wire.loop.call_later(timeout_s, wire.give_up, "no answer to CLIENT ID")
+            try:
+                reply = await wire.send(pack((b"CLIENT", b"ID")))
+                driver._check(reply)  # noqa: SLF001
+            except BaseException:
+                wire.close()
+                raise
+            finally:
+                watch.cancel()
+            self.wire, self._client_id = wire, reply
+            driver._blocking.add(self)  # noqa: SLF001
+        return self.wire
+
+    def _lost(self, wire: AsyncWire, lost: Lost) -> None:
+        if self.wire is wire:
+            self.wire = None
+            self._driver._blocking.discard(self)
+
+
+_DRIVERS: Final[weakref.WeakSet[AsyncDriver]] = weakref.WeakSet()
+
+#: Connections of the parent process, kept in a child so that nothing there closes them.
+_INHERITED: Final[list[Any]] = []
+
+
+def _begin_child() -> None:
+    for driver in list(_DRIVERS):
+        driver._begin_child()  # noqa: SLF001  of this module
+
+
+os.register_at_fork(after_in_child=_begin_child)

@@ -331,10 +331,12 @@ if wanted > 0 then
           -- Not the first attempt, or a head with options, or no body at all.
           local run, expires = slow().start(id, record, past[j], score, worker_id, name)
           if not newline then
-            -- The body was evicted or deleted: the letter says so, with no body.
+            -- The body was evicted or deleted, or is no record: the letter says so.
+            local reason = record and "!record unreadable" or "!body missing"
             occupy(i, -1)
             bump(i, run.task, "missing", 1)
-            slow().finish(i, id, "dead", run, 0, "!body missing", slow().dead_max_of(i))
+            run.attempt = run.attempt - 1
+            slow().finish(i, id, "dead", run, 0, reason, slow().dead_max_of(i))
             run = nil
           elseif run.attempt == 1 and expires and expires <= now then
             occupy(i, -1)
@@ -384,8 +386,8 @@ if wanted > 0 then
   if #run_args > 0 then redis.call("HSET", runs_key, unpack(run_args)) end
 end
 
--- Slots that are no use to a lane that is listened for: end the wait first, then
--- put the tokens, so that they go to others.
+-- Slots that are no use to a lane that is listened for: end the wait; tokens are
+-- put after that, at the end, so that they go to others.
 for i = 1, lanes_n do
   if listening[i] and not (served[i] and free > 0 and may_start(i)) then
     redis.call("DEL", doorbell_key)
@@ -426,4 +428,5 @@ redis.call("SET", call_key, int(seq) .. " " .. table.concat(call_line, " "), "EX
 keep_clock()
 flush_ended()
 flush_counts()
+put_tokens()
 return { "ok", int(now), wake_after, more, stale, paused, unpack(rows) }

@@ -44,7 +44,7 @@ for j = 1, job_n do
   local record, when = ARGV[at + JOB_RECORD], ARGV[at + JOB_WHEN]
   local is_new, is_ready
   if when == "" then
-    local task = string.match(record, "^[^\t\n]*")
+    local task = string.match(record, "^([^\t\n]*)[^\n]*\n") or "?"
     is_new = redis.call("HSETNX", jobs_key, id, record) == 1
     if is_new then
       is_ready = true
@@ -67,4 +67,5 @@ for i in pairs(touched) do
 end
 keep_clock()
 flush_counts()
+put_tokens()
 return reply

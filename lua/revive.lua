@@ -44,4 +44,5 @@ for i in pairs(touched) do
 end
 keep_clock()
 flush_counts()
+put_tokens()
 return reply

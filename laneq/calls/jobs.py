@@ -35,6 +35,9 @@ WATCH_US: Final = 600_000_000
 #: Attempts of a task that says nothing (behaviour §6).
 DEFAULT_ATTEMPTS: Final = 3
 
+# Words of a run line, see lua/lib/run.lua.
+_RUN_WORDS: Final = 10
+
 #: How long the record of a cancelled job is kept unless its task says, in µs.
 KEEP_US: Final = 300_000_000
 
@@ -136,11 +139,17 @@ class Outcome:
 
 
 def read_error(body: bytes) -> RemoteError:
-    """Read an error's body: encoded by a worker, or ``!reason`` from a script."""
+    """Read an error's body: encoded by a worker, or ``!reason`` from a script.
+
+    A body that only a newer laneq can read becomes an error that says so.
+    """
     if body.startswith(b"!"):
         reason = body[1:].decode()
         return RemoteError(type="".join(word.title() for word in reason.split()), message=reason)
-    return codec.decode_error(body)
+    try:
+        return codec.decode_error(body)
+    except LaneqError as unreadable:
+        return RemoteError(type=type(unreadable).__name__, message=str(unreadable))
 
 
 def read_outcome(text: bytes) -> Outcome:
@@ -234,11 +243,12 @@ def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
     task, args, kwargs, boost_us = "?", None, None, 0
     max_attempts = DEFAULT_ATTEMPTS
     enqueued_us: int | None = None
-    if record:
-        head = codec.decode_record(record)
+    head = _or_none(lambda: codec.decode_record(record)) if record else None
+    if head is not None:
         task, boost_us, enqueued_us = head.task, head.boost_us, head.enqueued_us
         max_attempts = head.max_attempts or max_attempts
-        args, kwargs = _or_none(lambda: codec.decode_call(head.payload)) or (None, None)
+        payload = head.payload
+        args, kwargs = _or_none(lambda: codec.decode_call(payload)) or (None, None)
     history = read_history(history_text)
     decoded_progress = _or_none(lambda: codec.decode_value(progress)) if progress else None
     if place == b"ended":
@@ -268,9 +278,13 @@ def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
         )
     score_us = int(score)
     attempt, started_us, worker, cancel_requested = 0, 0, None, False
-    if run:
-        words = run.decode().split(" ", 9)
-        attempt, enqueued_us, cancel_requested = int(words[3]), int(words[6]), words[8] in {"1", "3"}
+    words = run.decode(errors="replace").split(" ", 9)
+    if len(words) == _RUN_WORDS:
+        attempt, enqueued_us, cancel_requested = (
+            int(words[3]),
+            int(words[6]),
+            int(words[8]) % 2 == 1,
+        )
         task = words[9]
         if place == b"running":
             worker, started_us, score_us = words[1], int(words[5]), int(words[4])

@@ -1,10 +1,18 @@
--- arm: put the lane's wake-up token, of which there is at most one. A blocked
--- worker gets it when this script ends; with nobody blocked it waits in the
--- list for the next that listens, so an enqueue between an empty claim and the
--- block is not lost. It is only a hint: whoever pops it claims, and each claim
--- arms again what it leaves behind.
+-- arm: the lane is to have a wake-up token; put_tokens puts it, at the end of the
+-- script. There is at most one per lane. A blocked worker gets it when the script
+-- has ended; with nobody blocked it waits in the list for the next that listens,
+-- so an enqueue between an empty claim and the block is not lost. It is only a
+-- hint: whoever pops it claims, and each claim arms again what it leaves behind.
+-- Why at the end: of two keys that one script fills, Redis serves the one that was
+-- filled first, and a claim has to ring its own worker's doorbell before any token.
+local armed = {}
 local function arm(i)
-  if redis.call("LLEN", wake_key(i)) == 0 then
-    redis.call("LPUSH", wake_key(i), "1")
+  armed[i] = true
+end
+local function put_tokens()
+  for i = 1, lanes_n do
+    if armed[i] and redis.call("LLEN", wake_key(i)) == 0 then
+      redis.call("LPUSH", wake_key(i), "1")
+    end
   end
 end

@@ -18,7 +18,8 @@ local function bump(i, task, event, n)
   end
 end
 -- Task names come from producers, so their number has a bound: past 5,000
--- fields the counts of further tasks go to the task `*`.
+-- fields the counts of further tasks go to the task `*`. A task whose first event
+-- was counted by itself stays so, or its counts would not add up.
 local function flush_counts()
   for i, events in pairs(lane_events) do
     for event, n in pairs(events) do
@@ -29,7 +30,13 @@ local function flush_counts()
     for event, n in pairs(events) do
       local field = task .. "\t" .. event
       local total = redis.call("HINCRBY", task_counts_key, field, n)
-      if total == n and redis.call("HLEN", task_counts_key) > 5000 then
+      if
+        total == n
+        and redis.call("HLEN", task_counts_key) > 5000
+        and (
+          event == "enqueued" or redis.call("HEXISTS", task_counts_key, task .. "\tenqueued") == 0
+        )
+      then
         redis.call("HDEL", task_counts_key, field)
         redis.call("HINCRBY", task_counts_key, "*\t" .. event, n)
       end

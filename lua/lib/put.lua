@@ -1,5 +1,6 @@
 -- @include head
 -- @include bump
+-- @include place
 -- @include schedule
 -- put: store a new job and make it waiting or scheduled; false when its id is
 -- there already. `when` is empty for now, "-N" for now with a head start of N
@@ -11,7 +12,7 @@ local function put(i, id, record, when)
   if kind == "" or kind == "-" then
     score = next_tick()
     if kind == "-" then
-      score = free_from(waiting_key(i), score - tonumber(string.sub(when, 2)))
+      score = place(i, score - (tonumber(string.sub(when, 2)) or 0))
     end
     if redis.call("HSETNX", jobs_key, id, record) == 0 then
       bump(i, task, "deduplicated", 1)
@@ -19,10 +20,12 @@ local function put(i, id, record, when)
     end
     redis.call("ZADD", waiting_key(i), int(score), id)
   else
-    local due = tonumber(string.sub(when, 2))
+    local due = tonumber(string.sub(when, 2)) or 0
     if kind == "+" then due = now + due end
-    local nl = string.find(record, "\n", 1, true)
-    record = string.sub(record, 1, nl - 1) .. "\tq=" .. int(now) .. string.sub(record, nl)
+    local stop = string.find(record, "\n", 1, true)
+    if stop then
+      record = string.sub(record, 1, stop - 1) .. "\tq=" .. int(now) .. string.sub(record, stop)
+    end
     if redis.call("HSETNX", jobs_key, id, record) == 0 then
       bump(i, task, "deduplicated", 1)
       return false

@@ -69,6 +69,21 @@ class LanesInForce:
                 return lane
         raise UnknownLane(name, self.names)
 
+    def wire(self, name: str) -> dict[str, Any]:
+        """Return a lane's settings in force, in the form of `Lane.to_wire`.
+
+        Raises:
+            UnknownLane: no lane of the namespace has this name.
+        """
+        lane = self.lane(name).name
+        return {**self.declared[lane], **self.overrides.get(lane, {})}
+
+
+def _number(text: str) -> float:
+    # Lua writes a large whole number, such as ten years in µs, as 3.1536e+14.
+    value = float(text)
+    return int(value) if value.is_integer() and "e" in text else value
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedTask:
@@ -150,7 +165,8 @@ def read_lanes(keys: Keys, *, task: str = "") -> Call[LanesInForce]:
 
     def pairs(flat: Sequence[bytes]) -> dict[str, dict[str, Any]]:
         return {
-            flat[i].decode(): json.loads(flat[i + 1]) for i in range(0, len(flat), 2)
+            flat[i].decode(): json.loads(flat[i + 1], parse_float=_number)
+            for i in range(0, len(flat), 2)
         }
 
     def read(reply: Reply) -> LanesInForce:

@@ -705,7 +705,7 @@ def encode_head(
     """Encode the head of a record, with the line feed that ends it.
 
     A record is the head and a payload: a producer that enqueues a task often keeps the head.
-    The arguments are `Record`'s; what `TaskOptions.to_record` returns fits.
+    The arguments are `Record`'s.
 
     Raises:
         OptionError: the task's name or the origin has characters that cannot be stored.

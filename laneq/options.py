@@ -521,25 +521,6 @@ class Retry:
         delay = min(delay, cap)
         return delay * rng.random() if self.jitter else delay
 
-    def to_record(self) -> dict[str, int]:
-        """Return what of this differs from the default, under `encode_head`'s names.
-
-        What is code (a function, exceptions) or a schedule is not in it: that is known
-        to the worker only.
-        """
-        found: dict[str, int] = {}
-        if self.max_attempts != _DEFAULT_RETRY.max_attempts:
-            found["max_attempts"] = self.max_attempts
-        if self.base_us != _DEFAULT_RETRY.base_us:
-            found["base_us"] = self.base_us
-        if self.cap_us != _DEFAULT_RETRY.cap_us:
-            found["cap_us"] = self.cap_us
-        if not callable(self.backoff) and self.backoff != _DEFAULT_RETRY.backoff:
-            found["backoff"] = BACKOFF_NUMBERS[self.backoff]
-        if self.jitter != _DEFAULT_RETRY.jitter:
-            found["jitter"] = int(self.jitter)
-        return found
-
     def with_record(
         self,
         *,
@@ -686,23 +667,6 @@ class TaskOptions:
         """Microseconds that a result is kept; 0 keeps none."""
         return to_us(_as_seconds(self.result_ttl))
 
-    def to_record(self) -> dict[str, int]:
-        """Return what of this differs from the defaults, under `encode_head`'s names."""
-        found = self.retry.to_record()
-        if self.boost_us:
-            found["boost_us"] = self.boost_us
-        if self.expires_us is not None:
-            found["expires_us"] = self.expires_us
-        if self.expires_at_us is not None:
-            found["expires_at_us"] = self.expires_at_us
-        if self.timeout_us is not None:
-            found["timeout_us"] = self.timeout_us
-        if self.result_ttl != _DEFAULT_RESULT_TTL:
-            found["ttl_us"] = self.result_ttl_us
-        if self.executor is not None:
-            found["executor"] = EXECUTOR_NUMBERS[self.executor]
-        return found
-
     def using(self, **changes: Any) -> CallOptions:
         """Return the options of one call: these, with `changes` in their place.
 
@@ -796,18 +760,18 @@ class AppOptions:
     """
 
     namespace: str = "default"
-    lanes: Sequence[Lane] | None = None
+    lanes: Iterable[Lane] | None = None
     max_payload: int = 1024 * 1024
     connect_timeout: Seconds = 2.0
     read_timeout: Seconds = 10.0
 
     def __post_init__(self) -> None:
         """Check every option and keep times as seconds."""
-        if not isinstance(self.namespace, str) or not _NAMESPACE.fullmatch(self.namespace):
+        namespace: object = self.namespace
+        if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
             raise OptionError(
                 "namespace",
-                "must be 1 to 100 characters without white space and braces, "
-                f"not {self.namespace!r}",
+                f"must be 1 to 100 characters without white space and braces, not {namespace!r}",
             )
         if self.lanes is not None:
             object.__setattr__(self, "lanes", _declared(self.lanes))
@@ -817,7 +781,7 @@ class AppOptions:
             object.__setattr__(self, option, value)
 
 
-def _declared(value: object) -> tuple[Lane, ...]:
+def _declared(value: Any) -> tuple[Lane, ...]:
     if isinstance(value, str | Lane) or not isinstance(value, Iterable):
         raise OptionError("lanes", f"must be a list of Lane(...), not {value!r}")
     lanes: dict[str, Lane] = {}

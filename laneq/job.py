@@ -39,11 +39,11 @@ class Host(Protocol):
     @known_lanes.setter
     def known_lanes(self, lanes: Lanes) -> None: ...
 
-    def run(self, plan: Plan[T], /) -> T:
+    def carry_out(self, plan: Plan[T], /) -> T:
         """Carry out a plan, blocking."""
         ...
 
-    async def arun(self, plan: Plan[T], /) -> T:
+    async def acarry_out(self, plan: Plan[T], /) -> T:
         """Carry out a plan."""
         ...
 
@@ -91,11 +91,11 @@ class Job(Generic[R_co]):
         Redis:
             look.lua, one round trip (one more at first, for the names of the lanes).
         """
-        return self._host.run(_state(self._host, self.id))
+        return self._host.carry_out(_state(self._host, self.id))
 
     async def astate(self) -> State | None:
         """Return where the job is in its life; the asynchronous twin of `state`."""
-        return await self._host.arun(_state(self._host, self.id))
+        return await self._host.acarry_out(_state(self._host, self.id))
 
     def info(self) -> JobView:
         """Return all that Redis knows of the job.
@@ -107,11 +107,11 @@ class Job(Generic[R_co]):
         Redis:
             look.lua, one round trip (one more at first, for the names of the lanes).
         """
-        return self._host.run(_info(self._host, self.id))
+        return self._host.carry_out(_info(self._host, self.id))
 
     async def ainfo(self) -> JobView:
         """Return all that Redis knows of the job; the asynchronous twin of `info`."""
-        return await self._host.arun(_info(self._host, self.id))
+        return await self._host.acarry_out(_info(self._host, self.id))
 
     def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait until the job has ended and return its result.
@@ -135,11 +135,11 @@ class Job(Generic[R_co]):
         Redis:
             watch.lua, and a subscription to the job's channel while it waits.
         """
-        return cast("R_co", self._host.run(_result(self._host, self.id, timeout)))
+        return cast("R_co", self._host.carry_out(_result(self._host, self.id, timeout)))
 
     async def aresult(self, timeout: Seconds | None = None) -> R_co:
         """Wait until the job has ended and return its result; the twin of `result`."""
-        return cast("R_co", await self._host.arun(_result(self._host, self.id, timeout)))
+        return cast("R_co", await self._host.acarry_out(_result(self._host, self.id, timeout)))
 
     def cancel(self) -> bool:
         """Cancel the job; false where it had ended already.
@@ -154,11 +154,11 @@ class Job(Generic[R_co]):
         Redis:
             cancel.lua, one round trip (one more at first, for the names of the lanes).
         """
-        return self._host.run(_cancel(self._host, self.id))
+        return self._host.carry_out(_cancel(self._host, self.id))
 
     async def acancel(self) -> bool:
         """Cancel the job; the asynchronous twin of `cancel`."""
-        return await self._host.arun(_cancel(self._host, self.id))
+        return await self._host.acarry_out(_cancel(self._host, self.id))
 
     def retry(self) -> None:
         """Give a job that has ended a new life: waiting, with all its attempts before it.
@@ -171,11 +171,11 @@ class Job(Generic[R_co]):
         Redis:
             revive.lua, one round trip (one more at first, for the names of the lanes).
         """
-        self._host.run(_retry(self._host, self.id))
+        self._host.carry_out(_retry(self._host, self.id))
 
     async def aretry(self) -> None:
         """Give a job that has ended a new life; the asynchronous twin of `retry`."""
-        await self._host.arun(_retry(self._host, self.id))
+        await self._host.acarry_out(_retry(self._host, self.id))
 
 
 # --- plans --------------------------------------------------------------------
@@ -203,7 +203,8 @@ def _in_lanes(host: Host, ask: Callable[[Lanes], Asking[T]]) -> Asking[T]:
 
 def _state(host: Host, job_id: str) -> Asking[State | None]:
     def ask(lanes: Lanes) -> Asking[State]:
-        return (yield jobs.state_of(host.keys, job_id, lanes=lanes))
+        state: State = yield jobs.state_of(host.keys, job_id, lanes=lanes)
+        return state
 
     try:
         return (yield from _in_lanes(host, ask))
@@ -213,7 +214,8 @@ def _state(host: Host, job_id: str) -> Asking[State | None]:
 
 def _info(host: Host, job_id: str) -> Asking[JobView]:
     def ask(lanes: Lanes) -> Asking[JobView]:
-        (view,) = yield jobs.look(host.keys, [job_id], lanes=lanes)
+        views: list[JobView | None] = yield jobs.look(host.keys, [job_id], lanes=lanes)
+        view = views[0]
         if view is None:
             raise JobNotFound(job_id)
         return view

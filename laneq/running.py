@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from math import isnan
 from typing import Final, NoReturn, Protocol, TypeVar
 
 from laneq import codec
@@ -54,6 +55,16 @@ class ChildCall(Protocol[J_co]):
 
 def _at(instant_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=instant_us)
+
+
+def _number(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+        raise OptionError(option, f"must be a number, not {value!r}")
+
+
+def _note(note: object) -> None:
+    if not isinstance(note, str) or len(note) > _LONGEST_NOTE:
+        raise OptionError("note", f"must be a str of up to {_LONGEST_NOTE:,} characters")
 
 
 class RunningJob:
@@ -159,16 +170,14 @@ class RunningJob:
         Raises:
             OptionError: a value is no number, or the note too long.
         """
-        for option, value in (("done", done), ("total", total)):
-            if value is None and option == "total":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-                raise OptionError(option, f"must be a number, not {value!r}")
-        if note is not None and (not isinstance(note, str) or len(note) > _LONGEST_NOTE):
-            raise OptionError("note", f"must be a str of up to {_LONGEST_NOTE:,} characters")
+        _number("done", done)
+        if total is not None:
+            _number("total", total)
+        if note is not None:
+            _note(note)
         if self._on_progress is not None:
-            value = {"done": done, "total": total, "note": note}
-            self._on_progress(codec.encode_value(value, what="progress"))
+            report = {"done": done, "total": total, "note": note}
+            self._on_progress(codec.encode_value(report, what="progress"))
 
     def enqueue(self, call: ChildCall[J_co]) -> J_co:
         """Enqueue another job together with this one's outcome: both happen or neither.

@@ -25,6 +25,7 @@
     │   ├── JobFailed         the job is dead; has the remote error
     │   ├── JobCancelled
     │   └── JobExpired
+    ├── BenchFailed         a benchmark could not be carried out
     └── StoreError          Redis; with cause, and whether to try again
         ├── RedisUnavailable  no connection, or it broke
         └── RedisRefused      the server answered with an error
@@ -336,6 +337,10 @@ class JobExpired(JobEnded):
 
 
 # --- Redis ------------------------------------------------------------------
+
+
+class BenchFailed(LaneqError):
+    """A benchmark could not be carried out: a process of it ended, or jobs did not run."""
 
 
 class StoreError(LaneqError):

@@ -178,8 +178,8 @@ class Address:
                 raise ConfigError("a unix address needs an absolute path: unix:///path/to.sock")
             address = replace(address, path=slash + _decoded(path))
         else:
-            address = address._with_hosts(where, path)
-        return address._with_options(query)
+            address = address._with_hosts(where, path)  # noqa: SLF001  of this class
+        return address._with_options(query)  # noqa: SLF001
 
     def _with_hosts(self, where: str, path: str) -> Self:
         parts = [part for part in path.split("/") if part]

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 
 from laneq.calls.call import Call, Plan, Until
 from laneq.drive.address import Address
@@ -36,7 +36,7 @@ from laneq.drive.persist import (
     pack_call,
     persist,
 )
-from laneq.drive.refusals import Lost, refused, timed_out, unavailable, word_of
+from laneq.drive.refusals import Lost, timed_out, trouble, unavailable, word_of
 from laneq.errors import RedisUnavailable, StoreError
 
 T = TypeVar("T")
@@ -169,7 +169,7 @@ class AsyncDriver:
                         answer = await self._until(step)
                     else:
                         answer = await self.call(step)
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001  the plan decides
                     step = plan.throw(error)
                 else:
                     step = plan.send(answer)
@@ -268,10 +268,8 @@ class AsyncDriver:
         return wire
 
     def _check(self, reply: Any) -> None:
-        if reply.__class__ is Lost:
-            raise unavailable(self.address, reply.reason) from (reply.__cause__ or reply)
         if reply.__class__ in TROUBLE:
-            raise refused(self.address, word_of(reply), str(reply)) from reply
+            raise trouble(self.address, reply)
 
     async def open_wire(
         self,
@@ -294,9 +292,7 @@ class AsyncDriver:
             return
         self._wire = None
         if not lost.is_closing:
-            error = unavailable(self.address, lost.reason)
-            error.__cause__ = lost.__cause__ or lost
-            self._state.begin(error, time.monotonic())
+            self._state.begin(trouble(self.address, lost), time.monotonic())
             self._tell_listeners(lost)
 
     async def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -351,13 +347,13 @@ class AsyncDriver:
 
     # --- trouble ----------------------------------------------------------------------
 
-    async def _persist(self, asked: Asked, trouble: Any, wire: AsyncWire) -> Any:
+    async def _persist(self, asked: Asked, reply: Any, wire: AsyncWire) -> Any:
         steps = persist(
-            asked, trouble, wire, address=self.address, prefix=self._prefix, state=self._state
+            asked, reply, wire, address=self.address, prefix=self._prefix, state=self._state
         )
-        reply = await self._carry_out(steps)
+        answer = await self._carry_out(steps)
         self._state.over()
-        return reply
+        return answer
 
     async def _carry_out(self, steps: Generator[Step, Any, Any]) -> Any:
         """Do what the steps say."""
@@ -519,15 +515,11 @@ class BlockingWire:
 
     def _read(self, reply: Any) -> bytes | None:
         self._pending = None
-        if reply.__class__ is Lost:
-            raise unavailable(self._driver.address, reply.reason) from (reply.__cause__ or reply)
         if reply.__class__ in TROUBLE:
-            word = word_of(reply)
-            if word in _DEMOTED:
+            if word_of(reply) in _DEMOTED:
                 self._close()
-            raise refused(self._driver.address, word, str(reply)) from reply
-        key: bytes | None = None if reply is None else reply[0]
-        return key
+            raise trouble(self._driver.address, reply)
+        return None if reply is None else cast("bytes", reply[0])
 
     async def interrupt(self) -> None:
         """End the pop under way, if there is one: it returns what it got, or None.
@@ -585,10 +577,10 @@ class BlockingWire:
             driver._blocking.add(self)  # noqa: SLF001
         return self.wire
 
-    def _lost(self, wire: AsyncWire, lost: Lost) -> None:
+    def _lost(self, wire: AsyncWire, _lost: Lost) -> None:
         if self.wire is wire:
             self.wire = None
-            self._driver._blocking.discard(self)
+            self._driver._blocking.discard(self)  # noqa: SLF001
 
 
 _DRIVERS: Final[weakref.WeakSet[AsyncDriver]] = weakref.WeakSet()

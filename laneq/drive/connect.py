@@ -120,15 +120,18 @@ def open_socket(
         RedisRefused: the server answered, and refused.
     """
     deadline = time.monotonic() + (timeout_s or address.connect_timeout_s)
-    connection: _TcpConnection | _TlsConnection | _UnixConnection
+    connection: Any  # redis-py's own types are not complete
+    make: Any
     try:
         settings = _settings(address, client_name)
         if address.scheme == "unix":
-            connection = _UnixConnection(**settings)
+            make = _UnixConnection
         else:
-            host, port = _master(address) if address.has_sentinels else address.hosts[0]
-            kind = _TlsConnection if address.is_tls else _TcpConnection
-            connection = kind(host=host, port=port, **settings)
+            make = _TlsConnection if address.is_tls else _TcpConnection
+            settings["host"], settings["port"] = (
+                _master(address) if address.has_sentinels else address.hosts[0]
+            )
+        connection = make(**settings)
         connection.deadline = deadline
         connection.connect()
     except (RedisError, OSError, ValueError) as error:
@@ -140,7 +143,7 @@ def open_socket(
 
 
 def _master(address: Address) -> tuple[str, int]:
-    sentinel = Sentinel(address.hosts, sentinel_kwargs=_sentinel_settings(address))
+    sentinel: Any = Sentinel(address.hosts, sentinel_kwargs=_sentinel_settings(address))  # type: ignore[no-untyped-call]
     try:
         host, port = sentinel.discover_master(address.service)
     except RedisError as error:
@@ -201,7 +204,7 @@ async def _drop(connection: Any) -> None:
 
 
 async def _master_async(address: Address) -> tuple[str, int]:
-    sentinel = AsyncSentinel(address.hosts, sentinel_kwargs=_sentinel_settings(address))
+    sentinel: Any = AsyncSentinel(address.hosts, sentinel_kwargs=_sentinel_settings(address))  # type: ignore[no-untyped-call]
     try:
         host, port = await sentinel.discover_master(address.service)
     except RedisError as error:

@@ -38,8 +38,7 @@ from laneq.drive.refusals import (
     PASSING,
     READONLY,
     Lost,
-    refused,
-    unavailable,
+    trouble,
     word_of,
 )
 from laneq.errors import StoreError
@@ -47,7 +46,7 @@ from laneq.errors import StoreError
 Arg: TypeAlias = bytes | str | int | float
 
 #: Encodes one command. Typed here, since hiredis's own stub lacks the result.
-pack: Final[Callable[[tuple[Arg, ...]], bytes]] = hiredis.pack_command
+pack: Final[Callable[[tuple[Arg, ...]], bytes]] = hiredis.pack_command  # type: ignore[assignment]
 
 #: What stands in the place of a reply when there is none, by class.
 TROUBLE: Final = frozenset({hiredis.ReplyError, Lost})
@@ -249,14 +248,19 @@ class Asked:
         self._before: Stamp | None = None
         self.session = session
 
-    def send_text(self, state: ServerState) -> bool:
-        """Send the script's text from now on; false where that was tried."""
+    def can_send_text(self, reply: Any, state: ServerState) -> bool:
+        """Send the script's text next, if that cures this error reply and was not tried."""
+        text = str(reply)
+        if _NO_FLAGS in text:
+            state.is_plain = True
+        elif word_of(reply) != NOSCRIPT:
+            return False
         if self._call is None:
             return False
         script = self._call.script
-        text = script.plain if state.is_plain else script.text
-        is_new = text != self._text
-        self._text = text
+        text_to_send = script.plain if state.is_plain else script.text
+        is_new = text_to_send != self._text
+        self._text = text_to_send
         return is_new
 
     def was_lost(self) -> None:
@@ -277,7 +281,7 @@ class Asked:
 
 def persist(
     asked: Asked,
-    trouble: Any,
+    reply: Any,
     wire: Any,
     *,
     address: Address,
@@ -289,7 +293,7 @@ def persist(
 
     Args:
         asked: the call, as it was sent.
-        trouble: the error reply, or why the connection is gone.
+        reply: the error reply, or why the connection is gone.
         wire: where it was sent.
         address: the server.
         prefix: the namespace's key prefix, for sessions.
@@ -300,7 +304,7 @@ def persist(
         RedisUnavailable: the connection broke twice, or there is none.
         RedisRefused: the server refuses, for good or past patience.
     """
-    reply, tries, breaks = trouble, 0, 0
+    tries = breaks = 0
     began = time.monotonic()
     while reply.__class__ in TROUBLE:
         if reply.__class__ is Lost:
@@ -309,30 +313,26 @@ def persist(
             asked.was_lost()
             breaks += 1
             if reply.is_closing or breaks > 1:
-                raise unavailable(address, reply.reason) from (reply.__cause__ or reply)
+                raise trouble(address, reply)
             wire = yield Fresh()
-        else:
+        elif not asked.can_send_text(reply, state):
+            error = trouble(address, reply)
             word = word_of(reply)
-            if _NO_FLAGS in str(reply):
-                state.is_plain = True
-                word = NOSCRIPT
-            if not (word == NOSCRIPT and asked.send_text(state)):
-                error = refused(address, word, str(reply))
-                if word not in PASSING:
-                    raise error from reply
-                state.begin(error, began)
-                pause_s = backoff_s(tries)
-                tries += 1
-                if word == READONLY:
-                    wire.retire()
-                    if is_pinned:
-                        return Lost(str(reply))
-                if state.left_s() <= pause_s:
-                    raise error from reply
-                yield Pause(pause_s)
-                if word == READONLY:
-                    asked.session = None
-                    wire = yield Fresh()
+            if word not in PASSING:
+                raise error
+            state.begin(error, began)
+            pause_s = backoff_s(tries)
+            tries += 1
+            if word == READONLY:
+                wire.retire()
+                asked.session = None
+            if state.left_s() <= pause_s:
+                raise error
+            yield Pause(pause_s)
+            if word == READONLY:
+                if is_pinned:
+                    return Lost("the server has become a replica")
+                wire = yield Fresh()
         reply = yield Send(wire, asked.pack_for(wire, prefix))
     if asked.session is not None:
         wire.sessions.append(asked.session)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import redis.exceptions as theirs
-from hiredis import ReplyError
 
 from laneq.calls.call import Until
 from laneq.drive.address import Address
@@ -45,7 +44,7 @@ _ADVICE: Final = {
 }
 
 
-class Lost(Exception):  # noqa: N818  a reason, handed about as a value
+class Lost(Exception):
     """Why a connection is gone; stands in the place of each reply still expected.
 
     Attributes:
@@ -59,7 +58,7 @@ class Lost(Exception):  # noqa: N818  a reason, handed about as a value
         self.is_closing = is_closing
 
 
-def word_of(reply: ReplyError) -> str:
+def word_of(reply: Any) -> str:
     """Return the first word of an error reply: NOSCRIPT, OOM and so on."""
     return str(reply).partition(" ")[0]
 
@@ -92,21 +91,24 @@ def timed_out(until: Until[Any]) -> TimeoutError:
 def not_connected(address: Address, error: Exception) -> StoreError:
     """Return our error for one that redis-py raised while connecting."""
     text = str(error) or type(error).__name__
-    match error:
-        case theirs.AuthenticationError():
-            word = getattr(error, "status_code", None) or (
-                "NOAUTH" if address.password is None else "WRONGPASS"
-            )
-            return refused(address, word, f"{word} {text}")
-        case theirs.NoPermissionError():
-            return refused(address, "NOPERM", f"NOPERM {text}")
-        case theirs.BusyLoadingError():
-            return refused(address, "LOADING", f"LOADING {text}")
-        case theirs.MasterDownError():
-            return refused(address, "MASTERDOWN", f"MASTERDOWN {text}")
-        case theirs.ResponseError():
-            return refused(address, "ERR", text)
-        case theirs.TimeoutError() | TimeoutError():
-            return unavailable(address, f"no answer within {address.connect_timeout_s:g} s")
-        case _:
-            return unavailable(address, text)
+    if isinstance(error, (theirs.TimeoutError, TimeoutError)):
+        return unavailable(address, f"no answer within {address.connect_timeout_s:g} s")
+    word = getattr(error, "status_code", None)
+    if isinstance(error, theirs.AuthenticationError):
+        word = word or ("NOAUTH" if address.password is None else "WRONGPASS")
+    elif isinstance(error, theirs.BusyLoadingError):
+        word = word or "LOADING"
+    elif not isinstance(error, theirs.ResponseError):
+        return unavailable(address, text)
+    return refused(address, word or "ERR", f"{word} {text}" if word else text)
+
+
+def trouble(address: Address, reply: Any) -> StoreError:
+    """Return our error for an error reply, or for `Lost` in the place of one."""
+    if isinstance(reply, Lost):
+        error: StoreError = unavailable(address, reply.reason)
+        error.__cause__ = reply.__cause__ or reply
+    else:
+        error = refused(address, word_of(reply), str(reply))
+        error.__cause__ = reply
+    return error

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from laneq.calls.call import Call, Plan, Until
 from laneq.drive.address import Address
@@ -23,7 +23,6 @@ from laneq.drive.persist import (
     Arg,
     Asked,
     Attempt,
-    Fresh,
     Pause,
     Send,
     ServerState,
@@ -34,7 +33,7 @@ from laneq.drive.persist import (
     pack_call,
     persist,
 )
-from laneq.drive.refusals import Lost, refused, timed_out, unavailable, word_of
+from laneq.drive.refusals import Lost, timed_out, trouble, unavailable
 from laneq.drive.sync_wire import SyncWire
 from laneq.errors import StoreError
 
@@ -187,6 +186,7 @@ class SyncDriver:
         wire = None
         try:
             wire = self._carry_out(connecting(self.address, self._state), None)
+            return cast("SyncWire", wire)
         finally:
             with self._gate:
                 self._opening -= 1
@@ -194,7 +194,6 @@ class SyncDriver:
                     self._live.add(wire)
                 elif self._waiting:
                     self._gate.notify()
-        return wire
 
     def _wait_for_room(self) -> SyncWire | None:
         """Return an idle wire, or None when one more may be opened; its place is kept."""
@@ -266,11 +265,11 @@ class SyncDriver:
     # --- trouble --------------------------------------------------------------------
 
     def _persist(
-        self, asked: Asked, trouble: Any, wire: SyncWire, *, is_pinned: bool = False
+        self, asked: Asked, reply: Any, wire: SyncWire, *, is_pinned: bool = False
     ) -> Generator[Step, Any, Any]:
         return persist(
             asked,
-            trouble,
+            reply,
             wire,
             address=self.address,
             prefix=self._prefix,
@@ -318,29 +317,19 @@ class SyncDriver:
                 return value
             breaks += 1
             if answer.is_closing or breaks > _MOST_BREAKS:
-                raise unavailable(self.address, answer.reason) from (answer.__cause__ or answer)
+                raise trouble(self.address, answer)
             wire = self._fresh()
 
     def _watch(self, wire: SyncWire, until: Until[Any], give_up_at: float | None) -> Any:
         """Wait on one connection; return the value, or `Lost` when it broke."""
-        trouble = wire.listen(until.channel)
-        if trouble is not None:
-            self._leave(wire)
-            if trouble.__class__ is Lost:
-                return trouble
-            raise refused(self.address, word_of(trouble), str(trouble)) from trouble
+        refusal = wire.listen(until.channel)
+        if refusal.__class__ is Lost:
+            return refusal
+        if refusal is not None:
+            self._give(wire)
+            raise trouble(self.address, refusal)
         try:
-            value = self._ask_on(wire, until.call)
-            while value is None:
-                left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
-                message = wire.heard(max(0.0, left_s))
-                if message is None:
-                    raise timed_out(until)
-                if message.__class__ is Lost:
-                    return message
-                value = until.read(message)
-                if value is None:
-                    value = self._ask_on(wire, until.call)
+            value = self._listen(wire, until, give_up_at)
         except Exception:
             self._stop_listening(wire, until.channel)
             raise
@@ -348,6 +337,20 @@ class SyncDriver:
             wire.close()
             raise
         self._stop_listening(wire, until.channel)
+        return value
+
+    def _listen(self, wire: SyncWire, until: Until[Any], give_up_at: float | None) -> Any:
+        value = self._ask_on(wire, until.call)
+        while value is None:
+            left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
+            message = wire.heard(max(0.0, left_s))
+            if message is None:
+                raise timed_out(until)
+            if message.__class__ is Lost:
+                return message
+            value = until.read(message)
+            if value is None:
+                value = self._ask_on(wire, until.call)
         return value
 
     def _ask_on(self, wire: SyncWire, call: Call[Any]) -> Any:

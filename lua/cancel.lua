@@ -7,12 +7,13 @@
 -- KEEPS   after "cancelled" the job never starts; after "requested" its outcome is cancelled
 -- @include clock
 -- @include finish
+-- @include lane_name
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local line = redis.call("HGET", runs_key, id)
+local run = line and read_run(line)
 local record = redis.call("HGET", jobs_key, id)
 for i = 1, lanes_n do
-  if line and redis.call("ZSCORE", leases_key(i), id) then
-    local run = read_run(line)
+  if run and redis.call("ZSCORE", leases_key(i), id) then
     if not run.is_cancelled then run.flags = run.flags + 1 end
     write_run(id, run)
     local prefix = string.sub(jobs_key, 1, -5)
@@ -21,15 +22,12 @@ for i = 1, lanes_n do
   end
   local score = redis.call("ZSCORE", waiting_key(i), id) or redis.call("ZSCORE", scheduled_key(i), id)
   if score then
-    local run
-    if line then
-      run = read_run(line)
-    else
+    if not run then
       local head = record and head_of(record) or "?"
       local enqueued = option_of(head, "q") or (tonumber(score) + (option_of(head, "b") or 0))
       run = { fence = "0", worker = "-", attempt = 0, losses = 0, flags = 0, started = "0", enqueued = int(enqueued) }
       run.task = task_of(head)
-      run.lane = string.match(counts_key(i), "counts:(.*)$")
+      run.lane = lane_name(i)
     end
     run.score = int(tonumber(score))
     redis.call("ZREM", waiting_key(i), id)

@@ -58,19 +58,19 @@ local function slow()
     return limits[i][8]
   end
   made = {
-    -- Continue or begin the run of a job that is picked; and when it expires.
+    -- Continue or begin the run of a job that is picked; and until when it may begin.
     start = function(id, record, line, score, worker, lane)
-      local head = record and string.find(record, "\n", 1, true) and head_of(record) or "?"
-      local run
-      if line then
-        run = read_run(line)
-      else
+      local head = record and head_of(record) or "?"
+      local run = line and read_run(line)
+      local is_new = not run
+      if is_new then
         local enqueued = option_of(head, "q") or (tonumber(score) + (option_of(head, "b") or 0))
         run = { attempt = 0, enqueued = int(enqueued), losses = 0, flags = 0, task = task_of(head) }
       end
       run.attempt = run.attempt + 1
       run.lane, run.worker, run.score = lane, worker, int(tonumber(score))
       run.started, run.fence = "0", "0"
+      if not is_new then return run end
       local expires = option_of(head, "x")
       return run, expires and tonumber(run.enqueued) + expires or option_of(head, "X")
     end,
@@ -102,7 +102,7 @@ end
 local hints = redis.call(
   "HMGET", state_key, "clock", "version", "next_due", "watch_until", "watcher", "swept"
 )
-if tonumber(hints[2] or "0") ~= version then return { "config" } end
+if not hints[2] or tonumber(hints[2]) ~= version then return { "config" } end
 start_clock(tonumber(hints[1] or "0"), fence_floor)
 next_due, watch_until = tonumber(hints[3] or nil), tonumber(hints[4] or nil)
 local watcher, swept = hints[5], tonumber(hints[6] or "0")
@@ -322,7 +322,7 @@ if wanted > 0 then
       local past = redis.call("HMGET", runs_key, unpack(ids))
       local lease_at = lane_at + (i - 1) * lane_w + LANE_LEASE
       local deadline, started = int(now + tonumber(ARGV[lease_at])), int(now)
-      local name = string.match(waiting_key(i), "}:waiting:(.*)$")
+      local name = string.match(waiting_key(i), "([^:]*)$")
       local leases = {}
       for j, id in ipairs(ids) do
         local record, score = records[j], of_lane[3 * j - 1]
@@ -338,7 +338,7 @@ if wanted > 0 then
             run.attempt = run.attempt - 1
             slow().finish(i, id, "dead", run, 0, reason, slow().dead_max_of(i))
             run = nil
-          elseif run.attempt == 1 and expires and expires <= now then
+          elseif expires and expires <= now then
             occupy(i, -1)
             run.attempt = 0
             slow().finish(i, id, "expired", run, slow().keep_of(record), "")

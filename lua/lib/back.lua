@@ -1,11 +1,13 @@
 -- @include run
 -- @include arm
+-- @include place
+-- @include schedule
 -- back_to_front: a job takes its old place in its lane again. Its score is the
--- instant at which it first became ready, older than that of whatever came later.
+-- instant at which it became ready, older than that of whatever came later.
 local function back_to_front(i, id, run)
   run.fence = "0"
   write_run(id, run)
-  redis.call("ZADD", waiting_key(i), run.score, id)
+  redis.call("ZADD", waiting_key(i), int(place(i, tonumber(run.score))), id)
   redis.call("ZREM", leases_key(i), id)
   arm(i)
 end

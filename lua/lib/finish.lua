@@ -12,8 +12,8 @@
 -- leases) is left by the caller.
 local watched
 local function forget_asides(id, run)
-  if run.attempt > 1 or run.losses > 0 then redis.call("HDEL", history_key, id) end
-  if run.flags > 1 then redis.call("HDEL", progress_key, id) end
+  if run.flags % 4 > 1 then redis.call("HDEL", progress_key, id) end
+  if run.flags > 3 then redis.call("HDEL", history_key, id) end
 end
 local function finish(i, id, state, run, keep, body, dead_max)
   bump(i, run.task, state, 1)

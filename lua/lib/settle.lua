@@ -11,17 +11,20 @@
 --   handed_back          to the front of its lane; spends no attempt
 --   snoozed   NUMBER = µs until it is ready again; spends no attempt
 local function settle(i, id, run, kind, number, body, dead_max)
-  if kind == "retried" or kind == "dead" then
+  if run.is_cancelled and kind ~= "cancelled" then
+    -- Somebody was told that it will be cancelled: how it ended is discarded.
+    if kind ~= "succeeded" then number = 300000000 end
+    kind, body = "cancelled", ""
+  end
+  -- Each attempt ends in one of these counts, or in succeeded or lost_leases.
+  if kind == "cancelled" then
+    bump(i, run.task, "stopped", 1)
+  elseif kind == "retried" or kind == "dead" then
     bump(i, run.task, "failed_attempts", 1)
     note(id, run, "failed", body)
   elseif kind == "handed_back" or kind == "snoozed" then
     bump(i, run.task, "handed_back", 1)
     run.attempt = run.attempt - 1
-  end
-  if run.is_cancelled and kind ~= "cancelled" then
-    -- Somebody was told that it will be cancelled: how it ended is discarded.
-    if kind ~= "succeeded" then number = 300000000 end
-    kind, body = "cancelled", ""
   end
   if kind == "retried" then
     bump(i, run.task, "retried", 1)

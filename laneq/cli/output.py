@@ -1,0 +1,191 @@
+"""Print data for people: tables, fields, and how numbers and times are written.
+
+A table is drawn by rich. On a terminal it fits the width: cells that may be cut
+are. In a pipe nothing is cut, coloured or boxed, so that it can be searched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from io import StringIO
+from typing import Any, Final, Literal
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+#: Wider than any row: in a pipe nothing is wrapped.
+_PIPE_WIDTH: Final = 100_000
+
+_MINUTE: Final = 60.0
+
+
+# --- tables -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: the heading.
+        side: ``right`` for numbers.
+        may_cut: whether a narrow terminal may cut its cells.
+    """
+
+    title: str
+    side: Literal["left", "right"] = "left"
+    may_cut: bool = False
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under headings."""
+    is_terminal = _is_terminal()
+    table = Table(
+        box=box.SIMPLE_HEAD if is_terminal else None,
+        show_edge=False,
+        padding=(0, 2, 0, 0) if not is_terminal else (0, 1, 0, 0),
+        pad_edge=False,
+        header_style="bold",
+    )
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify=column.side,
+            no_wrap=True,
+            overflow="ellipsis" if column.may_cut else "fold",
+            min_width=None if column.may_cut else len(column.title),
+        )
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) for cell in row))
+    _print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one pair a line; the lines of a value stand under one another."""
+    pairs = [(name, value) for name, value in fields]
+    width = max((len(name) for name, _ in pairs), default=0) + 2
+    for name, value in pairs:
+        first, *others = [_visible(line) for line in value.split("\n")]
+        click.echo(f"{name:<{width}}{first}".rstrip())
+        for line in others:
+            click.echo(f"{'':<{width}}{line}".rstrip())
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _print(renderable: Any) -> None:
+    if _is_terminal():
+        Console(highlight=False).print(renderable)
+        return
+    text = StringIO()
+    console = Console(file=text, width=_PIPE_WIDTH, color_system=None, highlight=False)
+    console.print(renderable)
+    click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def shortened(text: str, most: int = 1_000) -> str:
+    """Return text of at most about `most` characters; says how many there were."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}… ({len(text):,} characters)"
+
+
+# --- words and numbers ------------------------------------------------------
+
+
+def one_line(text: str) -> str:
+    """Return text as one line, control characters made visible."""
+    return _visible(" ".join(text.split("\n")))
+
+
+def _visible(text: str) -> str:
+    # What jobs were given must not steer the operator's terminal.
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def number(value: float | None, *, digits: int = 0) -> str:
+    """Return a number with thousands set apart; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.{digits}f}"
+
+
+def compact(value: float | None) -> str:
+    """Return a rate or a weight with as many digits as say something; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a duration given in ms for people: ``21.3 ms``, ``2.4 s``; a dash for None."""
+    if value is None:
+        return "-"
+    return duration(value / 1e3)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration for people: ``21.3 ms``, ``4.2 s``, ``3m20s``, ``2h05m``, ``6d03h``."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < _MINUTE:
+        return f"{seconds:.3g} s"
+    for unit, part, big, small in ((3600, 60, "m", "s"), (86400, 3600, "h", "m")):
+        if seconds < unit:
+            whole = round(seconds)
+            return f"{whole // part}{big}{whole % part * 60 // part:02d}{small}"
+    whole = round(seconds)
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def instant(at: float | None) -> str:
+    """Return an instant in the local zone, to the millisecond; a dash for None."""
+    if at is None:
+        return "-"
+    when = datetime.fromtimestamp(at).astimezone()
+    return when.isoformat(sep=" ", timespec="milliseconds")
+
+
+# --- long work --------------------------------------------------------------
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr while work is done, if that is a terminal.
+
+    The value is called with the number of items done since the last call.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,124 @@
+"""One command's calls to Redis, bounded in time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Final, TypeVar
+
+from laneq.app import LaneQ
+from laneq.calls import lanes as lane_calls
+from laneq.calls.call import Call
+from laneq.calls.lanes import LanesInForce
+from laneq.cli.report import note
+from laneq.cli.settings import Settings
+from laneq.cli.target import app_of
+from laneq.drive import Address, SyncDriver
+from laneq.errors import RedisUnavailable, UnknownLane
+
+T = TypeVar("T")
+
+#: Seconds for a connection and for a reply, so that a command that cannot reach
+#: Redis ends within three seconds, its own start included.
+PATIENCE_S: Final = 1.2
+
+
+class Session:
+    """Calls to the namespace that a command looks at.
+
+    Args:
+        app: names the Redis and the namespace.
+
+    Attributes:
+        keys: the namespace.
+        address: where Redis is.
+        driver: carries out calls.
+    """
+
+    def __init__(self, app: LaneQ) -> None:
+        """Note where Redis is; the first call connects."""
+        self.keys = app.keys
+        self.address = replace(app.address, connect_timeout_s=PATIENCE_S, read_timeout_s=PATIENCE_S)
+        self.driver = SyncDriver(
+            self.address, prefix=self.keys.prefix, client_name="laneq-cli", patience_s=PATIENCE_S
+        )
+
+    def call(self, call: Call[T]) -> T:
+        """Carry out one call."""
+        return self.driver.call(call)
+
+    def now(self) -> float:
+        """Return Redis's clock, in seconds since the epoch."""
+        seconds, microseconds = self.driver.command("TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
+    @cached_property
+    def lanes(self) -> LanesInForce:
+        """All lanes of the namespace, read once."""
+        return self.call(lane_calls.read_lanes(self.keys))
+
+    def known_lanes(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the lanes to look at: those named, or all where none is.
+
+        Raises:
+            UnknownLane: one does not exist; lists the known ones.
+        """
+        for name in names:
+            if name not in self.lanes.names:
+                raise UnknownLane(name, self.lanes.names)
+        return names or self.lanes.names
+
+    def say_if_empty(self) -> None:
+        """Tell the operator of a namespace without lanes that this may be the wrong one."""
+        if not self.lanes.names:
+            note(
+                f"namespace {self.keys.namespace!r} at {self.address} has no lanes: nothing was "
+                "published there yet. A worker that starts does it, and a first enqueue. Another "
+                "namespace is chosen with --namespace, another Redis with --url."
+            )
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Session]:
+    """Open a session with what the settings name, and close it.
+
+    Raises:
+        RedisUnavailable: the host's name cannot be resolved.
+    """
+    app = app_of(settings)
+    resolve(app.address)
+    session = Session(app)
+    try:
+        yield session
+    finally:
+        session.driver.close()
+
+
+def resolve(address: Address) -> None:
+    """Look the host up within our patience: the system's own resolver may take far longer.
+
+    Raises:
+        RedisUnavailable: it has no answer, or says that there is none.
+    """
+    if address.has_sentinels or not address.hosts:
+        return
+    host, port = address.hosts[0]
+    errors: list[OSError] = []
+
+    def look_up() -> None:
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            errors.append(error)
+
+    # A daemon: one that hangs does not keep the process from ending.
+    thread = threading.Thread(target=look_up, daemon=True, name="laneq-resolve")
+    thread.start()
+    thread.join(PATIENCE_S)
+    if errors or thread.is_alive():
+        reason = str(errors[0]) if errors else f"no answer to its name within {PATIENCE_S:g} s"
+        raise RedisUnavailable(f"Redis at {address.where} cannot be reached: {reason}")

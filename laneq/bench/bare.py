@@ -101,6 +101,14 @@ class Bare:
             ConnectionError: the server closed the connection.
         """
         self._socket.sendall(packed)
+        return self._reply()
+
+    def ask_all(self, packed: Sequence[bytes]) -> list[Any]:
+        """Send several commands at once and return their replies; raises as `ask` does."""
+        self._socket.sendall(b"".join(packed))
+        return [self._reply() for _ in packed]
+
+    def _reply(self) -> Any:
         while (reply := self._reader.gets()) is self:
             data = self._socket.recv(65536)
             if not data:
@@ -186,17 +194,27 @@ def fill(bare: Bare, keys: Sequence[bytes], jobs: int) -> None:
         bare.ask(pack((b"EVALSHA", sha, len(keys), *keys, first * 10, *pairs)))
 
 
-def store_rate(space: Space, *, jobs: int, jobs_per_call: int) -> float:
-    """Return jobs per second of a loop that stores some in each call."""
+def store_rate(space: Space, *, jobs: int, jobs_per_call: int, in_flight: int = 1) -> float:
+    """Return jobs per second of a loop that stores some in each call.
+
+    Args:
+        space: a namespace of the run.
+        jobs: how many to store.
+        jobs_per_call: how many each call stores.
+        in_flight: how many calls are sent before the replies are read.
+    """
     keys = _keys(space)
     with Bare(space.address) as bare:
         sha = bare.load(_STORE)
         start = time.monotonic()
-        for first in range(0, jobs, jobs_per_call):
-            pairs: list[bytes] = []
-            for i in range(first, min(first + jobs_per_call, jobs)):
-                pairs += (b"bare%016d" % i, RECORD)
-            bare.ask(pack((b"EVALSHA", sha, len(keys), *keys, first * 10, *pairs)))
+        for first in range(0, jobs, jobs_per_call * in_flight):
+            calls = []
+            for call in range(first, min(first + jobs_per_call * in_flight, jobs), jobs_per_call):
+                pairs: list[bytes] = []
+                for i in range(call, min(call + jobs_per_call, jobs)):
+                    pairs += (b"bare%016d" % i, RECORD)
+                calls.append(pack((b"EVALSHA", sha, len(keys), *keys, call * 10, *pairs)))
+            bare.ask_all(calls)
         took = time.monotonic() - start
         bare.ask(pack((b"UNLINK", *keys)))
     return jobs / took

@@ -1,7 +1,8 @@
 """How many jobs a second one producer enqueues: one by one, and in bulk.
 
 The limits are loops over one connection that store the same bytes in a script of the
-commands that this needs: one job in a call, and as many as a bulk call has.
+commands that this needs: one job in a call, and as many as a bulk call has; and as many
+calls in flight as there are coroutines.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _ARGS: Final = (12345, "user@example.com")
 _SCALE: Final = 10
 _DIGITS: Final = {"jobs_per_s": 0, "limit_jobs_per_s": 0, "share_of_limit": 2}
 
-#: Which row is of which call.
-WAYS: Final = ("enqueue", "aenqueue", "aenqueue ×50", "enqueue_many", "aenqueue_many")
+_HANDLERS: Final = 50
+_GATHERED: Final = f"aenqueue ×{_HANDLERS}"
 
 
 def measure(rig: Rig, *, count: int = 50_000, runs: int = 3, progress: Progress) -> Iterator[Row]:
@@ -38,7 +39,7 @@ def measure(rig: Rig, *, count: int = 50_000, runs: int = 3, progress: Progress)
     ways: dict[str, Callable[[Space, int], float]] = {
         "enqueue": _single,
         "aenqueue": _single_async,
-        "aenqueue ×50": _single_gathered,
+        _GATHERED: _single_gathered,
         "enqueue_many": _bulk,
         "aenqueue_many": _bulk_async,
     }
@@ -50,7 +51,12 @@ def measure(rig: Rig, *, count: int = 50_000, runs: int = 3, progress: Progress)
             progress(f"{way}: run {run} of {runs}")
             with rig.space() as space:
                 rate = rate_of(space, n)
-                limit = bare.store_rate(space, jobs=n, jobs_per_call=BATCH if is_bulk else 1)
+                limit = bare.store_rate(
+                    space,
+                    jobs=n,
+                    jobs_per_call=BATCH if is_bulk else 1,
+                    in_flight=_HANDLERS if way == _GATHERED else 1,
+                )
             found.append(
                 {"jobs_per_s": rate, "limit_jobs_per_s": limit, "share_of_limit": rate / limit}
             )
@@ -91,7 +97,6 @@ def _single_async(space: Space, n: int) -> float:
 
 def _single_gathered(space: Space, n: int) -> float:
     """Fifty coroutines that enqueue one by one, as the handlers of a web server do."""
-    handlers = 50
 
     async def go() -> float:
         async with jobs.build(url=space.url, namespace=space.namespace) as app:
@@ -102,7 +107,7 @@ def _single_gathered(space: Space, n: int) -> float:
                 for _ in range(share):
                     await task.aenqueue(*_ARGS)
 
-            shares = [n // handlers + (i < n % handlers) for i in range(handlers)]
+            shares = [n // _HANDLERS + (i < n % _HANDLERS) for i in range(_HANDLERS)]
             start = time.monotonic()
             await asyncio.gather(*map(handle, shares))
             return n / (time.monotonic() - start)

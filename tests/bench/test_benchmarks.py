@@ -1,0 +1,156 @@
+"""Every benchmark once, tiny: does it still run, and has its rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from laneq.bench import backlog, enqueue, lanes, latency, memory, recovery, throughput
+from laneq.bench.rig import Rig
+
+pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def rig(url):
+    with Rig(url) as entered:
+        yield entered
+
+
+@pytest.fixture
+def told():
+    """What a benchmark said of its progress."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(raw):
+    yield
+    assert list(raw.scan_iter(match="{laneq:bench-*", count=1000)) == []
+
+
+@pytest.mark.parametrize("one_slot_each", [False, True])
+def test_lanes(rig, one_slot_each):
+    plan = lanes.Plan(
+        seconds=1, rates=[30], only=["strict", "reserved"], batch=200, one_slot_each=one_slot_each
+    )
+    states = list(lanes.measure(rig, plan))
+    rows = [state.row for state in states if state.is_final]
+    assert [row["arrangement"] for row in rows] == ["strict", "reserved"]
+    for row in rows:
+        assert row["urgent_per_s"] == 30
+        assert row["arrivals"] == "even"
+        assert row["urgent_sent"] == 30
+        assert 1 <= row["urgent_done"] <= 30
+        assert 20 <= row["p50_ms"] <= row["p99_ms"]
+        assert 5 <= row["batch_per_s"] <= 60
+        assert set(row["published"]) == {"p50_ms", "p99_ms", "batch_per_s"}
+    assert len(states) > len(rows), "there is something to show while it runs"
+
+
+def test_lanes_with_one_lane_let_no_urgent_job_through(rig):
+    plan = lanes.Plan(seconds=1, rates=[50], only=["fifo"], batch=500, arrivals="poisson")
+    row = list(lanes.measure(rig, plan))[-1].row
+    assert row["urgent_done"] == 0
+    assert row["p50_ms"] is None
+    assert row["published"] is None
+
+
+def test_throughput(rig, told):
+    rows = list(throughput.measure(rig, slots=[1, 10], count=500, runs=1, progress=told.append))
+    assert [(row["slots"], row["results"]) for row in rows] == [
+        (1, False), (10, False), (1, True), (10, True),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["jobs_per_s"] > 0
+        assert row["limit_jobs_per_s"] > 0
+        assert row["share_of_limit"] == pytest.approx(
+            row["jobs_per_s"] / row["limit_jobs_per_s"], abs=0.01
+        )
+        assert row["redis_us_per_job"] > 0
+        assert row["commands_per_job"] > row["calls_per_job"] > 0
+    assert told
+
+
+def test_latency(rig, told):
+    row = latency.measure(rig, count=20, runs=1, progress=told.append)
+    assert 0 < row["p50_ms"] <= row["p99_ms"]
+    assert 0 < row["ping_p50_ms"] <= row["ping_p99_ms"]
+    assert 0 < row["handover_p50_ms"] <= row["handover_p99_ms"]
+
+
+def test_enqueue(rig, told):
+    rows = list(enqueue.measure(rig, count=1_000, runs=1, progress=told.append))
+    assert [row["way"] for row in rows] == [
+        "enqueue", "aenqueue", "aenqueue ×50", "enqueue_many", "aenqueue_many",
+    ]  # fmt: skip
+    assert all(row["jobs_per_s"] > 0 < row["limit_jobs_per_s"] for row in rows)
+
+
+def test_memory(told):
+    with Rig() as alone:
+        rows = memory.measure(alone, count=2_000, progress=told.append)
+    size = {row["state"]: row["bytes_per_job"] for row in rows}
+    assert 100 < size["waiting"] < 600
+    assert size["waiting"] < size["running"]
+    assert 100 < size["finished, result kept"] < 1_500
+    assert size["finished, no result kept"] < 50
+
+
+def test_backlog(rig, told):
+    rows = list(backlog.measure(rig, depths=[10, 1_000], count=100, runs=1, progress=told.append))
+    assert [row["waiting"] for row in rows] == [10, 1_000]
+    assert all(row["claims_per_s"] > 0 for row in rows)
+
+
+def test_recovery(rig, told):
+    (row,) = recovery.measure(rig, leases=[1.0], progress=told.append)
+    assert row["lease_s"] == 1
+    assert 0 < row["ranges"]["seconds"][0] <= row["ranges"]["seconds"][1]
+    assert row["promised_s"] == 2
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "laneq", "bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lanes", "--seconds", "0.5", "--only", "reserved", "--rates", "30", "--batch", "50"],
+        ["throughput", "--slots", "10", "--results", "off", "--jobs", "100", "--runs", "1"],
+        ["latency", "--jobs", "10", "--runs", "1"],
+        ["enqueue", "--jobs", "1000", "--runs", "1"],
+        ["backlog", "--depths", "100", "--jobs", "100", "--runs", "1"],
+        ["memory", "--jobs", "1000"],
+        ["recovery", "--leases", "1"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_every_command_prints_one_document_or_a_table(url, arguments):
+    as_json = _run(*arguments, "--url", url, "--json")
+    assert as_json.returncode == 0, as_json.stderr
+    rows: list[Any] = json.loads(as_json.stdout)
+    assert rows
+    assert all(isinstance(row, dict) for row in rows)
+    if arguments[0] in {"latency", "enqueue"}:
+        as_table = _run(*arguments, "--url", url)
+        assert as_table.returncode == 0, as_table.stderr
+        assert "p99" in as_table.stdout or "jobs/s" in as_table.stdout
+
+
+def test_auto_is_refused_for_now():
+    refused = _run("lanes", "--only", "auto")
+    assert refused.returncode == 2
+    assert "fixed reserves" in refused.stderr
+    assert refused.stdout == ""

@@ -477,7 +477,7 @@ def job_json(view: JobView) -> dict[str, Any]:
     ):  # fmt: skip
         out[name] = getattr(view, name)
     out["state"] = view.state.value
-    out["error"] = _error_json(view.error)
+    out["error"] = error_json(view.error)
     out["history"] = [
         {
             "attempt": entry.attempt,
@@ -485,35 +485,36 @@ def job_json(view: JobView) -> dict[str, Any]:
             "ended_at": entry.ended_at,
             "worker": entry.worker,
             "outcome": entry.outcome,
-            "error": _error_json(entry.error),
+            "error": error_json(entry.error),
         }
         for entry in view.history
     ]
     out["result"] = view.result
-    readable: dict[str, Any] = _as_json(out)
+    readable: dict[str, Any] = as_json(out)
     return readable
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a value in JSON's types; what JSON lacks becomes text."""
     kind = type(value)
     if kind in {bool, int, str, type(None)} or (kind is float and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
-        return {_as_name(name): _as_json(item) for name, item in value.items()}
+        return {_as_name(name): as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_as_json(item) for item in value]
+        return [as_json(item) for item in value]
     if kind is bytes:
         return value.decode("utf-8", "backslashreplace")
     return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def _as_name(name: Any) -> str:
-    readable = _as_json(name)
+    readable = as_json(name)
     return readable if type(readable) is str else str(readable)
 
 
-def _error_json(error: RemoteError | None) -> dict[str, str] | None:
+def error_json(error: RemoteError | None) -> dict[str, str] | None:
+    """Return an error as ``laneq jobs --json`` shows it."""
     if error is None:
         return None
     return {"type": error.type, "message": error.message, "traceback": error.traceback}

@@ -120,7 +120,8 @@ def _revive(session: Session, ids: Sequence[str]) -> list[str]:
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
         call = job_calls.revive(session.keys, page, lanes=session.lanes.names)
-        words.extend(session.call(call))
+        answers = session.call(call)
+        words.extend(answers)
     return words
 
 

@@ -45,7 +45,8 @@ def look_at(session: Session, ids: Sequence[str]) -> list[JobView | None]:
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
         call = job_calls.look(session.keys, page, lanes=session.lanes.names)
-        found.extend(session.call(call))
+        views = session.call(call)
+        found.extend(views)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from laneq.app import LaneQ
 from laneq.calls import lanes as lane_calls
-from laneq.calls.call import Call
+from laneq.calls.call import Call, Plan, Until
 from laneq.calls.lanes import LanesInForce
 from laneq.cli.report import note
 from laneq.cli.settings import Settings
@@ -34,6 +34,7 @@ class Session:
         app: names the Redis and the namespace.
 
     Attributes:
+        app: names the Redis and the namespace.
         keys: the namespace.
         address: where Redis is.
         driver: carries out calls.
@@ -41,6 +42,7 @@ class Session:
 
     def __init__(self, app: LaneQ) -> None:
         """Note where Redis is; the first call connects."""
+        self.app = app
         self.keys = app.keys
         self.address = replace(app.address, connect_timeout_s=PATIENCE_S, read_timeout_s=PATIENCE_S)
         self.driver = SyncDriver(
@@ -50,6 +52,19 @@ class Session:
     def call(self, call: Call[T]) -> T:
         """Carry out one call."""
         return self.driver.call(call)
+
+    def run(self, plan: Plan[T]) -> T:
+        """Carry out a plan."""
+        return self.driver.run(plan)
+
+    def wait(self, until: Until[T]) -> T:
+        """Carry out one wait."""
+
+        def plan() -> Plan[T]:
+            answer: T = yield until
+            return answer
+
+        return self.run(plan())
 
     def now(self) -> float:
         """Return Redis's clock, in seconds since the epoch."""
@@ -83,13 +98,18 @@ class Session:
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[Session]:
+def opened(settings: Settings, *, wants_code: bool = False) -> Iterator[Session]:
     """Open a session with what the settings name, and close it.
 
+    Args:
+        settings: may name the app, the address and the namespace.
+        wants_code: import the app also where address and namespace are known without.
+
     Raises:
+        ConfigError: see `laneq.cli.target.app_of`.
         RedisUnavailable: the host's name cannot be resolved.
     """
-    app = app_of(settings)
+    app = app_of(settings, wants_code=wants_code)
     resolve(app.address)
     session = Session(app)
     try:

@@ -71,15 +71,20 @@ def load_app(settings: Settings, argument: str | None = None) -> LaneQ:
     return _imported(settings, named)
 
 
-def app_of(settings: Settings) -> LaneQ:
+def app_of(settings: Settings, *, wants_code: bool = False) -> LaneQ:
     """Return the named app, or a plain one that stands for the namespace.
+
+    Args:
+        settings: may name the app, the address and the namespace.
+        wants_code: import the app also where address and namespace are known without.
 
     Raises:
         ConfigError: the address cannot be read, or the app that the command line names
             cannot be imported.
     """
-    named = named_app(settings)
-    if named is None or {"url", "namespace"} <= settings.given.keys():
+    is_placed = {"url", "namespace"} <= settings.given.keys()
+    named = named_app(settings) if wants_code or not is_placed else None
+    if named is None:
         return _plain(settings)
     try:
         return _imported(settings, named)

@@ -74,6 +74,12 @@ local function slow()
       local expires = option_of(head, "x")
       return run, expires and tonumber(run.enqueued) + expires or option_of(head, "X")
     end,
+    -- Whether the outcome that is kept of a job was reported under this fence.
+    is_recorded = function(id, fence)
+      local line = redis.call("HGET", outcomes_key, id)
+      local recorded = line and string.match(line, "^%S+ %S+ %d+ %d+ %d+ %d+ %d+ %S+ (%d+) ")
+      return recorded == fence and fence ~= "0"
+    end,
     keep_of = function(record)
       return option_of(head_of(record), "r") or 300000000
     end,
@@ -142,12 +148,15 @@ if outcome_n > 0 then
       fence, worker, lane, attempt, score, started, enqueued, losses, flags, task =
         string.match(line, "^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (.*)$")
     end
-    if not fence or fence ~= given then
-      -- A report counts only under the fence of its claim, and once.
-      stale[#stale + 1] = id
-      bump(i, task, "stale", 1)
+    if not fence or fence ~= given or fence == "0" then
+      -- A report counts only under the fence of its claim, and once. The same one
+      -- again is no news, any other is stale.
+      if seen[id] ~= given and not slow().is_recorded(id, given) then
+        stale[#stale + 1] = id
+        bump(i, task, "stale", 1)
+      end
     else
-      seen[id], settled[j] = true, true
+      seen[id], settled[j] = fence, true
       local kind = ARGV[at + OUTCOME_KIND]
       if
         kind == "succeeded"

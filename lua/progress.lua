@@ -8,7 +8,7 @@
 local line = redis.call("HGET", runs_key, id)
 local run = line and read_run(line)
 if not run or run.fence ~= fence then return { "lost" } end
-if run.flags < 2 then
+if run.flags % 4 < 2 then
   run.flags = run.flags + 2
   write_run(id, run)
 end

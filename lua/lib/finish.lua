@@ -1,7 +1,7 @@
 -- @include run
 -- @include bump
 -- @include head
--- @include erase
+-- @include drop
 -- @include ledger
 -- finish: end a job. Its outcome line is
 --   state lane attempt enqueued score started ended worker fence task
@@ -43,15 +43,7 @@ local function finish(i, id, state, run, keep, body, dead_max)
     redis.call("HSET", outcomes_key, id, line)
     redis.call("ZADD", dead_key(i), int(now), id)
     redis.call("HDEL", runs_key, id)
-    if dead_max and dead_max >= 0 then
-      local over = redis.call("ZCARD", dead_key(i)) - dead_max
-      if over > 0 then
-        local oldest = redis.call("ZRANGE", dead_key(i), 0, math.min(over, 100) - 1)
-        erase(oldest)
-        redis.call("ZREM", dead_key(i), unpack(oldest))
-        bump(i, nil, "dropped", #oldest)
-      end
-    end
+    drop_letters(i, dead_max)
   elseif keep > 0 then
     kept[#kept + 1] = id
     kept[#kept + 1] = line

@@ -1,6 +1,7 @@
 -- @include recover
--- sweep: bring back expired leases and drop what has outlived its time, a
--- bounded number of each. Returns whether there may be more.
+-- @include drop
+-- sweep: bring back expired leases and drop what has outlived its time or its
+-- lane's number, a bounded number of each. Returns whether there may be more.
 local function sweep(dead_max_of, dead_age_of)
   local upto, more = int(now), false
   for i = 1, lanes_n do
@@ -9,10 +10,11 @@ local function sweep(dead_max_of, dead_age_of)
       recover(i, id, dead_max_of(i))
     end
     more = more or #lost == 100
+    -- A limit may have been lowered since the letters came.
+    more = drop_letters(i, dead_max_of(i)) or more
     local age = dead_age_of(i)
     if age >= 0 then
-      local old =
-        redis.call("ZRANGEBYSCORE", dead_key(i), "-inf", int(now - age), "LIMIT", 0, 100)
+      local old = redis.call("ZRANGEBYSCORE", dead_key(i), "-inf", int(now - age), "LIMIT", 0, 100)
       if #old > 0 then
         erase(old)
         redis.call("ZREM", dead_key(i), unpack(old))
@@ -32,6 +34,7 @@ local function sweep(dead_max_of, dead_age_of)
     redis.call("HDEL", workers_key, unpack(silent))
     redis.call("ZREM", beats_key, unpack(silent))
   end
-  redis.call("ZREMRANGEBYSCORE", watchers_key, "-inf", upto)
+  local bored = redis.call("ZRANGEBYSCORE", watchers_key, "-inf", upto, "LIMIT", 0, 250)
+  if #bored > 0 then redis.call("ZREM", watchers_key, unpack(bored)) end
   return more
 end

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 #: Seconds for a connection and for a reply, so that a command that cannot reach
 #: Redis ends within three seconds, its own start included.
-PATIENCE_S: Final = 1.2
+PATIENCE_S: Final = 1.0
 
 
 class Session:

@@ -21,6 +21,7 @@ from laneq.drive.address import Address
 from laneq.drive.async_wire import AsyncWire
 from laneq.drive.connect import open_stream
 from laneq.drive.persist import (
+    MOST_BREAKS,
     TROUBLE,
     Arg,
     Asked,
@@ -347,12 +348,21 @@ class AsyncDriver:
 
     # --- trouble ----------------------------------------------------------------------
 
-    async def _persist(self, asked: Asked, reply: Any, wire: AsyncWire) -> Any:
+    async def _persist(
+        self, asked: Asked, reply: Any, wire: AsyncWire, *, is_pinned: bool = False
+    ) -> Any:
         steps = persist(
-            asked, reply, wire, address=self.address, prefix=self._prefix, state=self._state
+            asked,
+            reply,
+            wire,
+            address=self.address,
+            prefix=self._prefix,
+            state=self._state,
+            is_pinned=is_pinned,
         )
         answer = await self._carry_out(steps)
-        self._state.over()
+        if answer.__class__ not in TROUBLE:
+            self._state.over()
         return answer
 
     async def _carry_out(self, steps: Generator[Step, Any, Any]) -> Any:
@@ -443,7 +453,7 @@ class AsyncDriver:
             async with limit:
                 await self._listen(until.channel, inbox.put_nowait)
                 try:
-                    value = await self.call(until.call)
+                    value = await self._ask_for_wait(until.call)
                     while value is None:
                         news = await inbox.get()
                         if isinstance(news, bytes):
@@ -451,7 +461,7 @@ class AsyncDriver:
                         elif news.is_closing:
                             raise unavailable(self.address, news.reason)
                         if value is None:
-                            value = await self.call(until.call)
+                            value = await self._ask_for_wait(until.call)
                     return value
                 finally:
                     self._unlisten(until.channel, inbox.put_nowait)
@@ -459,6 +469,22 @@ class AsyncDriver:
             if limit.expired():
                 raise timed_out(until) from None
             raise
+
+    async def _ask_for_wait(self, call: Call[T]) -> T:
+        """Ask, on one connection after another: a wait may see more than two of them break."""
+        reply: Any = None
+        for _ in range(MOST_BREAKS):
+            wire = await self._connected()
+            packed = pack_call(call, None)
+            reply = await wire.send(packed)
+            if reply.__class__ in TROUBLE:
+                asked = Asked(call, packed, None)
+                reply = await self._persist(asked, reply, wire, is_pinned=True)
+            if reply.__class__ is not Lost:
+                return call.read(reply)
+            if reply.is_closing:
+                break
+        raise trouble(self.address, reply)
 
 
 async def _until_loop_ends(

@@ -51,6 +51,9 @@ pack: Final[Callable[[tuple[Arg, ...]], bytes]] = hiredis.pack_command  # type: 
 #: What stands in the place of a reply when there is none, by class.
 TROUBLE: Final = frozenset({hiredis.ReplyError, Lost})
 
+#: Connections that one wait may lose before it gives up.
+MOST_BREAKS: Final = 100
+
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 _LAST_DOUBLING: Final = 16

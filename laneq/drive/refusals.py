@@ -90,6 +90,9 @@ def timed_out(until: Until[Any]) -> TimeoutError:
 
 def not_connected(address: Address, error: Exception) -> StoreError:
     """Return our error for one that redis-py raised while connecting."""
+    # Its asyncio unix connection wraps what the server answered.
+    while type(error) is theirs.ConnectionError and isinstance(error.__cause__, theirs.RedisError):
+        error = error.__cause__
     text = str(error) or type(error).__name__
     if isinstance(error, (theirs.TimeoutError, TimeoutError)):
         return unavailable(address, f"no answer within {address.connect_timeout_s:g} s")

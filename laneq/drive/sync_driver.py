@@ -19,6 +19,7 @@ from laneq.calls.call import Call, Plan, Until
 from laneq.drive.address import Address
 from laneq.drive.connect import open_socket
 from laneq.drive.persist import (
+    MOST_BREAKS,
     TROUBLE,
     Arg,
     Asked,
@@ -42,9 +43,6 @@ T = TypeVar("T")
 #: Seconds between looks for a connection that was dropped without a word.
 _RECOUNT_S: Final = 1.0
 _FOREVER_S: Final = 365 * 86400.0
-
-#: Connections that one wait may lose before it gives up.
-_MOST_BREAKS: Final = 100
 
 
 class SyncDriver:
@@ -316,7 +314,7 @@ class SyncDriver:
                 value: T = answer
                 return value
             breaks += 1
-            if answer.is_closing or breaks > _MOST_BREAKS:
+            if answer.is_closing or breaks > MOST_BREAKS:
                 raise trouble(self.address, answer)
             wire = self._fresh()
 

@@ -1,0 +1,192 @@
+"""The drivers under test, in every colour, and scripts to give them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import redis
+import uvloop
+
+from laneq.calls.call import Call
+from laneq.drive import Address, AsyncDriver, SyncDriver
+from laneq.keys import keys_of
+from laneq.scripts import Script
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def script(name: str, body: str) -> Script:
+    """Make a script from its text."""
+    plain = body.encode()
+    text = b"#!lua\n" + plain
+    return Script(
+        name=name,
+        text=text,
+        plain=plain,
+        sha=hashlib.sha1(text).hexdigest().encode(),
+        flags=(),
+        keys=(),
+        lane_keys=(),
+        args=(),
+        groups=(),
+    )
+
+
+ECHO = script("echo", "return ARGV[1]")
+COUNT = script("count", "return redis.call('INCR', KEYS[1])")
+GET = script("get", "return redis.call('GET', KEYS[1])")
+
+# As in enqueue.lua: whether the try before was applied is told by its session.
+COUNT_ONCE = script(
+    "count_once",
+    """
+    if tonumber(ARGV[2]) > 0 and tonumber(redis.call('GET', KEYS[2]) or '0') >= tonumber(ARGV[2]) then
+      return 'again'
+    end
+    redis.call('SET', KEYS[1], ARGV[1], 'EX', 60)
+    return redis.call('INCR', KEYS[3])
+    """,
+)
+
+
+def echo(text: bytes | str) -> Call[bytes]:
+    """Return a call that answers with what it was given."""
+    return Call(ECHO, (), (text,), bytes)
+
+
+class Counter:
+    """A number in Redis that calls raise, and a channel of its own."""
+
+    def __init__(self, raw: redis.Redis, namespace: str) -> None:
+        self.raw: Any = raw
+        self.key = keys_of(namespace).prefix + b"counts:n"
+        self.channel = keys_of(namespace).prefix + b"channel"
+
+    @property
+    def value(self) -> int:
+        return int(self.raw.get(self.key) or 0)
+
+    def count(self) -> Call[Any]:
+        return Call(COUNT, (self.key,), (), lambda reply: reply)
+
+    def count_once(self) -> Call[Any]:
+        return Call(COUNT_ONCE, (self.key,), (), lambda reply: reply, once=True)
+
+    def get(self) -> Call[bytes | None]:
+        return Call(GET, (self.key,), (), lambda reply: reply)
+
+
+class Colour:
+    """A driver of either colour behind blocking methods; `begin` does not wait.
+
+    An async driver gets a loop and a thread of its own.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_async = name != "sync"
+        self._drivers: list[Any] = []
+        if self.is_async:
+            self._loop = LOOPS[name]()
+            self._thread = threading.Thread(target=self._loop.run_forever)
+            self._thread.start()
+
+    def open(self, url: str, namespace: str = "drive", **options: Any) -> Driven:
+        address_options = {
+            option: options.pop(option)
+            for option in ("connect_timeout_s", "read_timeout_s")
+            if option in options
+        }
+        address = Address.parse(url, **address_options)
+        kind: Any = AsyncDriver if self.is_async else SyncDriver
+        driver = kind(address, prefix=keys_of(namespace).prefix, **options)
+        self._drivers.append(driver)
+        return Driven(self, driver)
+
+    def begin(self, act: Callable[[], Any]) -> Future[Any]:
+        if self.is_async:
+            return asyncio.run_coroutine_threadsafe(act(), self._loop)
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(act())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+    def end(self) -> None:
+        for driver in self._drivers:
+            if self.is_async:
+                asyncio.run_coroutine_threadsafe(driver.aclose(), self._loop).result(10)
+            else:
+                driver.close()
+        if self.is_async:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+class Driven:
+    """One driver of a colour."""
+
+    def __init__(self, colour: Colour, driver: Any) -> None:
+        self.colour = colour
+        self.driver = driver
+
+    def begin(self, verb: str, *args: Any) -> Future[Any]:
+        return self.colour.begin(lambda: getattr(self.driver, verb)(*args))
+
+    def call(self, call: Call[Any]) -> Any:
+        return self.begin("call", call).result(20)
+
+    def run(self, plan: Any) -> Any:
+        return self.begin("run", plan).result(20)
+
+    def command(self, *args: Any) -> Any:
+        return self.begin("command", *args).result(20)
+
+    def close(self) -> None:
+        self.begin("aclose" if self.colour.is_async else "close").result(20)
+
+
+@pytest.fixture(params=["sync", "asyncio", "uvloop"])
+def colour(request: pytest.FixtureRequest) -> Iterator[Colour]:
+    """Each kind of driver in turn."""
+    made = Colour(request.param)
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """Run a coroutine on each kind of loop, as `asyncio.run` does."""
+
+    def run_one(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            return runner.run(coroutine)
+
+    yield run_one
+
+
+@pytest.fixture
+def counter(raw: redis.Redis, namespace: str) -> Counter:
+    """A number in Redis."""
+    return Counter(raw, namespace)
+
+
+def clients(raw: Any, name: str) -> list[str]:
+    """Return the ids of the server's clients with this name."""
+    return [client["id"] for client in raw.client_list() if client["name"] == name]

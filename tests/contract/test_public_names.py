@@ -22,7 +22,7 @@ def declared_for_checkers() -> dict[str, str]:
 
 
 def test_type_checkers_and_the_interpreter_see_the_same_names():
-    assert laneq._HOME_OF == declared_for_checkers()
+    assert declared_for_checkers() == laneq._HOME_OF
     assert sorted(laneq.__all__) == sorted(laneq._HOME_OF)
     assert set(laneq.__all__) <= set(dir(laneq))
 

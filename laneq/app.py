@@ -77,7 +77,7 @@ class StandIn(Protocol):
         ...
 
     async def arun(self, plan: Plan[T], /) -> T:
-        """Carry out a plan."""
+        """Carry out a plan in a coroutine."""
         ...
 
 
@@ -144,7 +144,6 @@ class LaneQ:
         self.middleware: list[Middleware] = _middleware(middleware)
         self._tasks: dict[str, Task[..., Any, Any]] = {}
         self.tasks: MappingProxyType[str, Task[..., Any, Any]] = MappingProxyType(self._tasks)
-        self._testing: Testing | None = None
         self._stand_in: StandIn | None = None
         self._settle(
             url or os.environ.get("LANEQ_URL") or project.get("url") or DEFAULT_URL,
@@ -483,6 +482,20 @@ class LaneQ:
         await self.aclose()
 
     # --- tests ----------------------------------------------------------------------
+
+    def use_stand_in(self, stand_in: StandIn | None) -> None:
+        """Have plans carried out by something else than the drivers; None ends that.
+
+        Raises:
+            UsageError: something else does already.
+        """
+        if stand_in is not None and self._stand_in is not None:
+            raise UsageError(
+                f"{self!r} is in app.testing() already: a block inside another one, or in "
+                "another thread. Use the value of the first."
+            )
+        self._stand_in = stand_in
+        self._forget()
 
     def testing(self) -> AbstractContextManager[Testing]:
         """Run everything in this process, on fakeredis, with no server; for tests.

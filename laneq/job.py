@@ -236,8 +236,9 @@ def _result(host: Host, job_id: str, timeout: Seconds | None) -> Asking[Any]:
     else:
         try:
             outcome = yield until
-        except TimeoutError:
-            raise TimeoutError(f"job {job_id} has not ended within {timeout_s:g} s") from None
+        except TimeoutError as error:
+            within = "" if timeout_s is None else f" within {timeout_s:g} s"
+            raise TimeoutError(f"job {job_id} has not ended{within}") from error
     return outcome.value(job_id)
 
 

@@ -258,6 +258,9 @@ class RunningJob:
 
 _current: ContextVar[RunningJob | None] = ContextVar("laneq_running_job", default=None)
 
+#: Make a job the one that `current_job()` returns, to the end of the context it is called in.
+enter: Final[Callable[[RunningJob], object]] = _current.set
+
 
 def current_job() -> RunningJob:
     """Return the job that runs here: in a coroutine, a thread or a process of a worker.
@@ -278,7 +281,7 @@ def running_here() -> RunningJob | None:
 
 @contextmanager
 def running(job: RunningJob) -> Iterator[None]:
-    """Make `job` the one that `current_job()` returns, in this context."""
+    """Make `job` the one that `current_job()` returns, for a block."""
     token = _current.set(job)
     try:
         yield

@@ -336,10 +336,11 @@ if wanted > 0 then
       for j, id in ipairs(ids) do
         local record, score = records[j], of_lane[3 * j - 1]
         local newline = record and string.find(record, "\n", 1, true)
-        if not newline or past[j] or string.find(string.sub(record, 1, newline), "\t", 1, true) then
-          -- Not the first attempt, or a head with options, or no body at all.
+        local head = newline and string.sub(record, 1, newline - 1)
+        if not head or past[j] or string.find(head, "\t[bqxX]=") then
+          -- Not the first attempt, or options that a start looks at, or no body at all.
           local run, expires = slow().start(id, record, past[j], score, worker_id, name)
-          if not newline then
+          if not head then
             -- The body was evicted or deleted, or is no record: the letter says so.
             local reason = record and "!record unreadable" or "!body missing"
             occupy(i, -1)
@@ -363,7 +364,7 @@ if wanted > 0 then
             if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
           end
         else
-          local task, fence = string.sub(record, 1, newline - 1), int(next_tick())
+          local task, fence = string.match(head, "^[^\t]*"), int(next_tick())
           score = int(tonumber(score))
           local n = #run_args
           run_args[n + 1] = id

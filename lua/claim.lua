@@ -33,7 +33,8 @@
 -- claim put the token again.
 --
 -- Repeats. A worker claims one call at a time. seq names the call; the ids it
--- got are kept a minute, so that a call whose reply was lost can be asked again.
+-- got (and, with fence 0, those that were stale) are kept a minute, so that a call
+-- whose reply was lost can be asked again.
 --
 -- Speed. A job that is claimed for the first time and succeeds takes the short way
 -- in the main text. All else is in slow(), whose functions are made only when a
@@ -116,8 +117,11 @@ local watcher, swept = hints[5], tonumber(hints[6] or "0")
 if repeated == 1 then
   local past = redis.call("GET", call_key)
   if past and string.match(past, "^%d+") == int(seq) then
-    for id, fence in string.gmatch(past, " ([^ :]+):(%d+)") do
-      local line = redis.call("HGET", runs_key, id)
+    local was_stale = {}
+    for word in string.gmatch(past, " ([^ ]+)") do
+      local id, fence = string.match(word, "^(.*):(%d+)$")
+      local line = fence ~= "0" and redis.call("HGET", runs_key, id)
+      if fence == "0" then was_stale[#was_stale + 1] = id end
       local run = line and slow().read_run(line)
       if run and run.fence == fence then
         for i = 1, lanes_n do
@@ -128,7 +132,7 @@ if repeated == 1 then
         end
       end
     end
-    return { "ok", int(now), -1, 1, {}, {}, unpack(rows) }
+    return { "ok", int(now), -1, 1, was_stale, {}, unpack(rows) }
   end
 end
 
@@ -423,6 +427,8 @@ if free > 0 then
   if first and (watcher == worker_id or not watch_until or watch_until > first or watch_until < now) then
     redis.call("HSET", state_key, "watcher", worker_id, "watch_until", int(first))
     wake_after = math.max(first - now, 0)
+  elseif watcher == worker_id and not first then
+    redis.call("HDEL", state_key, "watcher", "watch_until")
   end
 elseif watcher == worker_id then
   -- No slot free to use what becomes due: leave the watch to another, and wake
@@ -434,7 +440,12 @@ elseif watcher == worker_id then
     end
   end
 end
-redis.call("SET", call_key, int(seq) .. " " .. table.concat(call_line, " "), "EX", 60)
+if outcome_n > 0 or #call_line > 0 then
+  for _, id in ipairs(stale) do
+    call_line[#call_line + 1] = id .. ":0"
+  end
+  redis.call("SET", call_key, int(seq) .. " " .. table.concat(call_line, " "), "EX", 60)
+end
 keep_clock()
 flush_ended()
 flush_counts()

@@ -155,6 +155,11 @@ class Stage:
         rows = self.client.zrange(self.key(word, lane), 0, -1, withscores=True)
         return {job_id.decode(): int(score) for job_id, score in rows}
 
+    def places_of(self, word: str) -> dict[str, int]:
+        """Return a sorted set of the namespace: member → score, in order."""
+        rows = self.client.zrange(self.key(word), 0, -1, withscores=True)
+        return {member.decode(): int(score) for member, score in rows}
+
     def order(self, word: str = "waiting", lane: str = "normal") -> list[str]:
         """Return the ids of a lane's sorted set in order."""
         return list(self.places(word, lane))

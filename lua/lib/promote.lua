@@ -1,4 +1,6 @@
 -- @include arm
+-- @include head
+-- @include place
 -- promote: due jobs become waiting in the order in which they became due, at
 -- most 500 a call. Returns the next due instant, or nothing.
 local function promote()
@@ -8,19 +10,16 @@ local function promote()
     local due =
       redis.call("ZRANGEBYSCORE", scheduled_key(i), "-inf", int(now), "WITHSCORES", "LIMIT", 0, room)
     if #due > 0 then
-      local ids, places = {}, {}
+      local ids = {}
       for j = 1, #due, 2 do
         ids[#ids + 1] = due[j]
       end
       local records = redis.call("HMGET", jobs_key, unpack(ids))
       for j, id in ipairs(ids) do
-        local score = due[2 * j]
-        local boost = records[j] and option_of(head_of(records[j]), "b")
-        if boost then score = int(tonumber(score) - boost) end
-        places[#places + 1] = score
-        places[#places + 1] = id
+        local ready = tonumber(due[2 * j])
+        local boost = records[j] and option_of(head_of(records[j]), "b") or 0
+        redis.call("ZADD", waiting_key(i), int(place(i, ready - boost)), id)
       end
-      redis.call("ZADD", waiting_key(i), unpack(places))
       redis.call("ZREM", scheduled_key(i), unpack(ids))
       room = room - #ids
       arm(i)

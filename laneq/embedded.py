@@ -419,6 +419,21 @@ class _FakeServer:
         self._server.server_close()
 
 
+def running_at(data: str | os.PathLike[str]) -> str | None:
+    """Return the address of the server that uses a data folder; None where none does."""
+    try:
+        fd = os.open(Path(data) / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        if _try_lock(fd):
+            return None
+        words = os.pread(fd, 1000, 0).decode("utf-8", "replace").split()
+    finally:
+        os.close(fd)
+    return words[-1] if words else None
+
+
 def _private_folder() -> Path:
     name = f"laneq-{secrets.token_hex(6)}"
     folder = Path(tempfile.gettempdir()) / name

@@ -201,3 +201,10 @@ def test_fakeredis_that_was_asked_for_serves_scripts_without_a_warning():
     finally:
         server.stop()
     assert not server.is_running
+
+
+def test_a_used_data_folder_says_where_its_server_is(tmp_path):
+    assert embedded.running_at(tmp_path / "missing") is None
+    with EmbeddedServer(tmp_path, engine=ENGINE) as server:
+        assert embedded.running_at(tmp_path) == server.url
+    assert embedded.running_at(tmp_path) is None

@@ -1,0 +1,118 @@
+"""``laneq worker``: run jobs."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import click
+
+from laneq.app import LaneQ
+from laneq.cli.group import where_options
+from laneq.cli.settings import Settings
+from laneq.cli.target import load_app, named_app
+from laneq.errors import ConfigError
+from laneq.options import WorkerOptions, seconds_from_text
+from laneq.worker import run_worker, supervise
+
+_ALL: Final = "all"
+
+
+def _lanes(ctx: click.Context, param: click.Parameter, text: str | None) -> list[str] | None:  # noqa: ARG001
+    if text is None:
+        return None
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _reserve(
+    ctx: click.Context,  # noqa: ARG001  click's signature
+    param: click.Parameter,  # noqa: ARG001
+    given: tuple[str, ...],
+) -> dict[str, int | Literal["all"]]:
+    reserve: dict[str, int | Literal["all"]] = {}
+    for text in given:
+        lane, equals, slots = text.partition("=")
+        if equals and not slots.isdecimal():
+            raise click.BadParameter(f"{text!r} is not of the form LANE or LANE=SLOTS")
+        if lane in reserve:
+            raise click.BadParameter(f"lane {lane!r} is given twice")
+        reserve[lane] = int(slots) if equals else _ALL
+    return reserve
+
+
+def _grace(ctx: click.Context, param: click.Parameter, text: str) -> float:  # noqa: ARG001
+    return seconds_from_text("grace", text)
+
+
+@click.command()
+@click.argument("app", required=False, metavar="[APP]")
+@click.option(
+    "-c", "--concurrency", type=int, default=10, show_default=True, help="Jobs run at a time."
+)
+@click.option("--lanes", metavar="A,B", callback=_lanes, help="Lanes served; else all.")
+@click.option(
+    "--reserve",
+    metavar="LANE[=N]",
+    multiple=True,
+    callback=_reserve,
+    help="Keep N slots for a lane, or all of them; again for other lanes.",
+)
+@click.option(
+    "--processes", type=int, default=1, show_default=True, help="Processes, each with -c slots."
+)
+@click.option(
+    "--grace",
+    metavar="SECONDS",
+    default="30",
+    show_default=True,
+    callback=_grace,
+    help="Time that running jobs get to end, once told to stop.",
+)
+@click.option("--burst", is_flag=True, help="End when nothing is waiting.")
+@click.option("--name", help="Label in `laneq workers`; else the host's name.")
+@where_options
+@click.pass_obj
+def worker(
+    settings: Settings,
+    *,
+    app: str | None,
+    concurrency: int,
+    lanes: list[str] | None,
+    reserve: dict[str, int | Literal["all"]],
+    processes: int,
+    grace: float,
+    burst: bool,
+    name: str | None,
+) -> int:
+    """Run jobs until told to stop.
+
+    APP is MODULE:ATTR, MODULE or path/file.py[:ATTR]; else as in `laneq --help`. INT or
+    TERM: no more jobs are started, running ones get the grace to end, the rest is handed
+    back. A second signal hands back at once.
+
+    \b
+    laneq worker shop.tasks:app -c 10 --reserve urgent=2
+    laneq worker shop.tasks --lanes batch --processes 4
+    """  # noqa: D301  \b is click's mark for lines to keep
+    options = WorkerOptions(
+        concurrency=concurrency,
+        lanes=lanes,
+        reserve=reserve,
+        processes=processes,
+        grace=grace,
+        burst=burst,
+        name=name,
+    )
+    loaded = load_app(settings, app)
+    named = named_app(settings, app)
+    if not loaded.tasks:
+        raise ConfigError(_no_task(loaded, "" if named is None else named.name))
+    if options.processes > 1:
+        return supervise(loaded, options)
+    return run_worker(loaded, options)
+
+
+def _no_task(app: LaneQ, name: str) -> str:
+    return (
+        f"app {name} ({app!r}) has no task: nothing could run. Put @app.task on functions, and "
+        "name the module that has them, or import it from the app's."
+    )

@@ -1,0 +1,13 @@
+"""Workers: claim jobs, run them, report how they ended.
+
+`Worker` is one worker inside a running event loop; `run_worker` is a process that is one;
+`supervise` keeps several such processes.
+"""
+
+from __future__ import annotations
+
+from laneq.options import WorkerOptions
+from laneq.worker.process import run_worker
+from laneq.worker.worker import Worker
+
+__all__ = ["Worker", "WorkerOptions", "run_worker"]

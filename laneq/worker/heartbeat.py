@@ -1,0 +1,208 @@
+"""Keep the leases of a worker: a thread of its own, with a connection of its own.
+
+A job that blocks the event loop, or computes in Python for long, therefore does not lose its
+lease. Native code that never lets go of the GIL stops this thread too: then the lease runs
+out, and the fence keeps the outcome from counting twice.
+
+The thread is started before the first job and ends after the last outcome is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from laneq.calls import workers
+from laneq.calls.workers import Held, WorkerInfo
+from laneq.drive import SyncDriver
+from laneq.errors import StoreError
+from laneq.keys import Keys
+from laneq.worker.lines import Throttle, log
+from laneq.worker.meter import Meter
+
+#: Seconds between beats while there are measurements to send.
+_SAMPLES_S: Final = 1.0
+_SHORTEST_S: Final = 0.2
+_LONGEST_S: Final = 5.0
+
+#: Renewals are tried again this soon after Redis could not be reached.
+_AGAIN_S: Final = 0.5
+
+#: The loop counts as blocked when it has not answered for this many seconds.
+BLOCKED_S: Final = 1.0
+
+_QUIET_S: Final = 30.0
+
+
+class Lost(NamedTuple):
+    """Leases that are gone and cancels that were asked for, as fences."""
+
+    lost: frozenset[int]
+    cancels: frozenset[int]
+
+
+class Source(NamedTuple):
+    """Where a heartbeat gets what it sends, and whom it tells. All are called in its thread.
+
+    Attributes:
+        held: the leases to renew.
+        lanes: all lanes in force.
+        info: what to register.
+        told: gets what the beat learned.
+        blocked: told for how many seconds the loop has not answered.
+    """
+
+    held: Callable[[], list[Held]]
+    lanes: Callable[[], tuple[str, ...]]
+    info: Callable[[], WorkerInfo]
+    told: Callable[[Lost], None]
+    blocked: Callable[[float], None]
+
+
+class Heartbeat:
+    """The thread that keeps a worker's leases.
+
+    Args:
+        driver: its own; closed at the end.
+        keys: the namespace.
+        worker_id: the worker's incarnation.
+        meter: what is measured.
+        source: what it sends and whom it tells.
+        loop: the worker's loop, which it watches.
+    """
+
+    def __init__(
+        self,
+        driver: SyncDriver,
+        keys: Keys,
+        worker_id: str,
+        *,
+        meter: Meter,
+        source: Source,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._driver = driver
+        self._keys = keys
+        self._worker_id = worker_id
+        self._meter = meter
+        self._source = source
+        self._loop = loop
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._offset_us = 0
+        self._asked_at = self._answered_at = 0.0
+        self._rare = Throttle(_QUIET_S)
+        #: Seconds between renewals; a quarter of the shortest lease.
+        self.interval_s = _LONGEST_S
+        #: Beats that Redis has answered.
+        self.beats = 0
+        self._thread = threading.Thread(target=self._main, name="laneq-heartbeat", daemon=True)
+
+    def start(self, now_us: int) -> None:
+        """Begin; `now_us` is Redis's clock now."""
+        self._keep_time(now_us)
+        self._asked_at = self._answered_at = time.monotonic()
+        self._thread.start()
+
+    def set_interval(self, shortest_lease_us: int) -> None:
+        """Have every lease renewed four times in its life."""
+        quarter_s = shortest_lease_us / 4e6
+        self.interval_s = min(_LONGEST_S, max(_SHORTEST_S, quarter_s))
+
+    def nudge(self) -> None:
+        """Beat now."""
+        self._wake.set()
+
+    def stop(self, patience_s: float) -> None:
+        """Send the last measurements and end; blocking, for `patience_s` at most."""
+        self._is_stopping = True
+        self._wake.set()
+        self._thread.join(patience_s)
+
+    # --- in the thread ----------------------------------------------------------------
+
+    def _main(self) -> None:
+        due = time.monotonic() + self.interval_s
+        while not self._is_stopping:
+            step_s = _SAMPLES_S if self._meter.has_counts else self.interval_s
+            self._wake.wait(max(0.01, min(step_s, due - time.monotonic())))
+            self._wake.clear()
+            self._watch_loop()
+            is_ok = self._beat()
+            due = time.monotonic() + (self.interval_s if is_ok else self._again_s())
+        # Twice: the first one retires what was counted last.
+        for _ in range(2):
+            if self._meter.has_counts:
+                self._beat()
+        self._driver.close()
+
+    def _again_s(self) -> float:
+        return min(self.interval_s, _AGAIN_S * random.uniform(0.5, 1.5))
+
+    def _beat(self) -> bool:
+        held = self._source.held()
+        samples = self._meter.take()
+        now_us = self._offset_us + int(time.monotonic() * 1e6)
+        call = workers.beat(
+            self._keys,
+            self._worker_id,
+            self._source.info(),
+            now_us=now_us,
+            lanes=self._source.lanes(),
+            leases=held,
+            samples=samples,
+        )
+        try:
+            reply = self._driver.call(call)
+        except StoreError as error:
+            # Counted twice is worse than late, but here nothing was taken in, most likely.
+            self._meter.put_back(samples)
+            if self._rare.allows("beat"):
+                log.warning("leases cannot be renewed: %s", error)
+            return False
+        self.beats += 1
+        self._keep_time(reply.now_us)
+        if reply.lost or reply.cancels:
+            self._source.told(_by_fence(held, reply.lost, reply.cancels))
+        return True
+
+    def _keep_time(self, now_us: int) -> None:
+        self._offset_us = now_us - int(time.monotonic() * 1e6)
+
+    def _watch_loop(self) -> None:
+        """See whether the loop still turns."""
+        now = time.monotonic()
+        if self._answered_at >= self._asked_at:
+            self._asked_at = now
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:
+                # The loop is closed; what is left to do here needs none.
+                self._answered_at = now
+        elif now - self._asked_at >= BLOCKED_S:
+            self._source.blocked(now - self._asked_at)
+
+    def _answer(self) -> None:
+        self._answered_at = time.monotonic()
+
+
+def _by_fence(held: list[Held], lost: frozenset[str], cancels: frozenset[str]) -> Lost:
+    # A job may be held twice for a moment: its lease ran out and this worker claimed it
+    # again while the first attempt still runs. Then it is the older one that is lost.
+    newest: dict[str, int] = {}
+    for lease in held:
+        newest[lease.id] = max(newest.get(lease.id, 0), lease.fence)
+    held_twice = {lease.id for lease in held if lease.fence < newest[lease.id]}
+    return Lost(
+        frozenset(
+            lease.fence
+            for lease in held
+            if lease.id in lost
+            and (lease.id not in held_twice or lease.fence < newest[lease.id])
+        ),
+        frozenset(lease.fence for lease in held if lease.id in cancels),
+    )

@@ -1,0 +1,380 @@
+"""The claim loop: report outcomes, ask for jobs, listen for work when idle.
+
+One coroutine owns the worker's side of the claim's protocol, so each of its rules is a line here:
+
+- Claims are numbered and one at a time. Outcomes that come while one is in flight ride in the
+  next. A claim whose reply was lost is sent again under the same number, with the same
+  outcomes, until Redis answers; nothing is ever given up.
+- A claim is due when outcomes are pending, or when a slot is free and there may be work for
+  it: a token was popped, a look is due, or the last claim left something over.
+- A blocking pop is begun only here, so never while a claim is in flight. A claim may be sent
+  while a pop waits, and says for which lanes it does: the script ends the pop when it fills
+  the slots that these lanes could use.
+- A token is a hint. When the worker stops while it holds one, it puts it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from laneq.calls.lanes import LanesInForce, read_lanes
+from laneq.calls.workers import CLAIM_MAX, ClaimCalls, ClaimReply, Ended
+from laneq.drive import AsyncDriver, BlockingWire, backoff_s
+from laneq.errors import RedisRefused, RedisUnavailable, StoreError
+from laneq.keys import Keys
+from laneq.worker.lines import Throttle, log
+from laneq.worker.runner import Runner
+from laneq.worker.slots import Slots
+
+#: Most bytes of results and errors in one claim; more go in the next.
+_MOST_BYTES: Final = 8 * 1024 * 1024
+
+#: Most jobs that the outcomes of one claim may enqueue.
+_MOST_CHILDREN: Final = 2_000
+
+#: Shortest and longest part of the poll interval that an idle worker waits, so that a fleet
+#: does not look in step.
+_JITTER: Final = (0.75, 1.0)
+
+_QUIET_S: Final = 10.0
+
+
+class ClaimLoop:
+    """The claims and the waits of one worker.
+
+    Args:
+        driver: the worker's own.
+        keys: the namespace.
+        worker_id: the worker's incarnation.
+        slots: the worker's.
+        runner: gets the claimed jobs, has the outcomes.
+        poll_s: seconds after which an idle worker looks although nothing woke it.
+        is_burst: end when nothing is waiting and nothing runs.
+        on_lanes: told the lanes in force, at first and each time they change.
+
+    Attributes:
+        lanes: the lanes in force; None before `run`.
+        claims: claims that were answered.
+        claimed: jobs that they brought.
+    """
+
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        keys: Keys,
+        worker_id: str,
+        *,
+        slots: Slots,
+        runner: Runner,
+        poll_s: float,
+        is_burst: bool,
+        on_lanes: Callable[[LanesInForce], None],
+    ) -> None:
+        self._driver = driver
+        self._keys = keys
+        self._worker_id = worker_id
+        self._slots = slots
+        self._runner = runner
+        self._poll_s = poll_s
+        self._is_burst = is_burst
+        self._on_lanes = on_lanes
+        self._loop = asyncio.get_running_loop()
+        self._blocking: BlockingWire = driver.blocking()
+        self._doorbell = keys.doorbell(worker_id)
+        self._calls: ClaimCalls | None = None
+        self._rare = Throttle(_QUIET_S)
+        self._seq = 0
+        self._fence_floor = 0
+        self._in_flight: list[Ended] = []
+        self._paused: frozenset[str] = frozenset()
+        self._is_due = self._is_look = True
+        self._is_draining = self._is_finishing = self._is_woken = False
+        self._look_at: float | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._pop: asyncio.Task[None] | None = None
+        self._listened: tuple[str, ...] = ()
+        self._deaf_until = 0.0
+        self._idle_seq = 0
+        self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self.lanes: LanesInForce | None = None
+        self.claims = 0
+        self.claimed = 0
+
+    # --- what others ask of it --------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have the loop look at what there is to do."""
+        self._is_woken = True
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def look(self) -> None:
+        """Claim now, and look for what is due and lost as well."""
+        self._is_due = self._is_look = True
+        self.wake()
+
+    def drain(self) -> None:
+        """Claim no further jobs; go on to report outcomes."""
+        self._is_draining = True
+        self.wake()
+
+    def finish(self) -> None:
+        """End when all outcomes are reported."""
+        self._is_draining = self._is_finishing = True
+        self.wake()
+
+    def unreported(self) -> list[Ended]:
+        """Return outcomes that Redis has not confirmed; safe to call in any thread."""
+        # In the order in which an outcome moves, so that none is missed on the way.
+        return [*self._runner.ended, *self._in_flight]
+
+    @property
+    def is_reported(self) -> bool:
+        """Return whether Redis has confirmed every outcome."""
+        return not self._runner.ended and not self._in_flight
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is looked at whenever something has changed."""
+        if is_so():
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._watchers.append((is_so, future))
+        await future
+
+    async def until_idle(self) -> None:
+        """Wait until a claim sent from now on finds nothing to start and nothing runs."""
+        asked = self._seq
+        self.look()
+        await self.until(lambda: self._idle_seq > asked)
+
+    # --- the loop ---------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claim and listen until told to finish."""
+        runner, slots = self._runner, self._slots
+        while True:
+            # What happens from here on is either seen below or ends the sleep.
+            self._is_woken = False
+            if runner.ended or (self._is_due and slots.free > 0 and not self._is_draining):
+                await self._claim()
+                if self._watchers:
+                    self._look_at_conditions()
+            elif self._is_finishing:
+                break
+            else:
+                await self._listen()
+                await self._sleep()
+        await self._end_pop()
+
+    async def aclose(self) -> None:
+        """Close the connection for pops."""
+        if self._pop is not None:
+            self._pop.cancel()
+        await self._blocking.aclose()
+
+    async def _sleep(self) -> None:
+        """Wait until something has to be done."""
+        if self._watchers:
+            self._look_at_conditions()
+        if self._is_woken:
+            return
+        self._waiter = self._loop.create_future()
+        timer = None
+        if self._look_at is not None:
+            timer = self._loop.call_at(self._look_at, self.look)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _look_at_conditions(self) -> None:
+        for each in list(self._watchers):
+            is_so, future = each
+            if future.done() or is_so():
+                self._watchers.remove(each)
+                if not future.done():
+                    future.set_result(None)
+
+    # --- claims -----------------------------------------------------------------------
+
+    async def _claim(self) -> None:
+        """Send one claim, as often as it takes, and act on its reply."""
+        self._seq += 1
+        outcomes = self._take_outcomes()
+        is_look, self._is_look, self._is_due = self._is_look, False, False
+        reply, asked = await self._ask(outcomes, is_look=is_look)
+        self._in_flight = []
+        self.claims += 1
+        self._paused = reply.paused
+        for job_id in reply.stale:
+            log.warning(
+                "job %s: lease lost, its outcome here is discarded; another attempt has it", job_id
+            )
+        if reply.jobs:
+            self.claimed += len(reply.jobs)
+            self._fence_floor = max(self._fence_floor, max(job.fence for job in reply.jobs))
+            if self._is_draining:
+                self._runner.refuse(reply)
+            else:
+                self._runner.start(reply)
+        # A claim that was filled has most likely left something over.
+        if reply.is_more or 0 < asked <= len(reply.jobs):
+            self._is_due = True
+        self._look_at = None
+        if reply.wake_after_us >= 0:
+            self._look_at = self._loop.time() + reply.wake_after_us / 1e6
+        if not reply.jobs and not reply.is_more and self._slots.running == 0:
+            self._is_idle(asked, is_look=is_look)
+
+    def _is_idle(self, asked: int, *, is_look: bool) -> None:
+        """Take in that a claim found nothing to do."""
+        if self._runner.ended or asked == 0:
+            return
+        self._idle_seq = self._seq
+        if self._is_burst:
+            if is_look:
+                self.finish()
+            else:
+                self.look()
+
+    def _take_outcomes(self) -> list[Ended]:
+        """Move outcomes that are pending in flight, as many as one claim should carry."""
+        ended = self._runner.ended
+        n, size, children = 0, 0, 0
+        for each in ended:
+            size += len(each.body)
+            children += len(each.children)
+            if n and (n >= CLAIM_MAX or size > _MOST_BYTES or children > _MOST_CHILDREN):
+                break
+            n += 1
+        # First put there, then taken away here: see `unreported`.
+        self._in_flight = ended[:n]
+        del ended[:n]
+        return self._in_flight
+
+    async def _ask(self, outcomes: list[Ended], *, is_look: bool) -> tuple[ClaimReply, int]:
+        """Return the reply of a claim, and how many jobs it asked for."""
+        is_repeat, tries, away_since = False, 0, 0.0
+        while True:
+            try:
+                calls = self._calls or await self._read_lanes()
+                asked = 0 if self._is_draining else min(self._slots.free, CLAIM_MAX)
+                reply = await self._driver.call(
+                    calls.claim(
+                        seq=self._seq,
+                        free=asked,
+                        seats=self._slots.seats,
+                        outcomes=outcomes,
+                        is_repeat=is_repeat,
+                        is_look=is_look,
+                        fence_floor=self._fence_floor,
+                    )
+                )
+            except StoreError as error:
+                # Whether it was applied is not known from here on; the same number tells.
+                is_repeat = is_repeat or isinstance(error, RedisUnavailable)
+                away_since = away_since or time.monotonic()
+                self._tell_trouble(error)
+                await asyncio.sleep(backoff_s(tries))
+                tries += 1
+                continue
+            if reply is not None:
+                if away_since:
+                    log.info("Redis answers again after %.1f s", time.monotonic() - away_since)
+                return reply, asked
+            self._calls = None
+
+    def _tell_trouble(self, error: StoreError) -> None:
+        if self._rare.allows(type(error).__name__):
+            what = "refuses" if isinstance(error, RedisRefused) else "is away"
+            log.warning("Redis %s; jobs go on, outcomes are kept: %s", what, error)
+
+    async def know_lanes(self) -> None:
+        """Read the lanes in force, before `run`.
+
+        Raises:
+            StoreError: Redis is away, or refuses.
+        """
+        await self._read_lanes()
+
+    async def _read_lanes(self) -> ClaimCalls:
+        lanes = await self._driver.call(read_lanes(self._keys))
+        self.lanes = lanes
+        self._on_lanes(lanes)
+        self._runner.lanes = lanes.names
+        self._calls = ClaimCalls(self._keys, self._worker_id, lanes)
+        return self._calls
+
+    # --- listening --------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        """Wait for tokens of the lanes that a free slot may take; of no others."""
+        usable = () if self._is_draining else self._slots.usable_lanes(self._paused)
+        if self._pop is not None:
+            if self._is_draining or not set(usable) <= set(self._listened):
+                # A pop for lanes that became of no use is ended by the claim that made
+                # them so. One for too few lanes is ended here, and begun anew.
+                await self._end_pop()
+            else:
+                return
+        now = self._loop.time()
+        if usable and now >= self._deaf_until:
+            self._listened = usable
+            self._slots.listen(usable)
+            wait_s = self._poll_s * random.uniform(*_JITTER)
+            self._pop = self._loop.create_task(self._wait_for_token(usable, wait_s))
+        elif self._slots.free > 0 and not self._is_draining:
+            # Nothing to listen for: what changes is seen by looking.
+            look_at = now + self._poll_s * random.uniform(*_JITTER)
+            self._look_at = look_at if self._look_at is None else min(look_at, self._look_at)
+
+    async def _wait_for_token(self, lanes: tuple[str, ...], wait_s: float) -> None:
+        keys = (self._doorbell, *(self._keys.wake(lane) for lane in lanes))
+        try:
+            key = await self._blocking.pop(keys, wait_s)
+        except StoreError as error:
+            self._tell_trouble(error)
+            # A claim follows, which waits until Redis answers; a refusal of this very
+            # command must not make a hot loop of the two.
+            self._deaf_until = self._loop.time() + self._poll_s
+            self._is_due = self._is_look = True
+        else:
+            if key is None:
+                self._is_due = self._is_look = True
+            elif key != self._doorbell:
+                self._is_due = True
+                if self._is_draining:
+                    await self._put_back(key)
+        finally:
+            self._slots.listen(())
+            self._listened = ()
+            self._pop = None
+            self.wake()
+
+    async def _put_back(self, key: bytes) -> None:
+        """Give a token that this worker cannot use to another."""
+        try:
+            await self._driver.command(b"LPUSH", key, b"1")
+        except StoreError as error:
+            # The others look by themselves within their poll interval.
+            log.debug("a wake-up was not passed on: %s", error)
+
+    async def _end_pop(self) -> None:
+        pop = self._pop
+        if pop is not None:
+            await self._blocking.interrupt()
+            await asyncio.wait((pop,))
+
+
+def shortest_lease_us(lanes: LanesInForce) -> int:
+    """Return the shortest lease of all lanes, in microseconds."""
+    return min((lane.lease_us for lane in lanes.lanes), default=15_000_000)
+
+

@@ -1,0 +1,23 @@
+"""Tell systemd how a worker is: ready, stopping (sd_notify's protocol, without its library)."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from laneq.worker.lines import log
+
+
+def notify(state: str) -> bool:
+    """Send a state such as ``READY=1`` to ``$NOTIFY_SOCKET``; false where there is none."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return False
+    target = "\0" + path[1:] if path.startswith("@") else path
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.sendto(state.encode(), target)
+    except OSError as error:
+        log.warning("systemd was not told %s: %s", state, error)
+        return False
+    return True

@@ -1,0 +1,154 @@
+"""A process that is a worker: its loop, its signals, its exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from laneq.options import WorkerOptions
+from laneq.worker.lines import log
+from laneq.worker.notify import notify
+from laneq.worker.worker import Worker, WorkerApp
+
+#: A second signal this soon after the first is the same one: a terminal, or a supervisor
+#: beside it, often sends two.
+DOUBLED_S: Final = 1.0
+
+#: Where a supervisor tells its worker that it has gone: a pipe that closes then.
+PARENT_FD: Final = "LANEQ_PARENT_FD"
+
+
+def run_worker(app: WorkerApp, options: WorkerOptions) -> int:
+    """Run one worker until it is told to stop, or until a burst has ended.
+
+    TERM and INT let running jobs end for the grace, then hand the rest back; a second one, a
+    second or more after the first, hands them back at once.
+
+    Args:
+        app: its tasks are run.
+        options: `processes` is left to `supervise`.
+
+    Returns:
+        The exit status, 0. Does not return if code of a job cannot be stopped: the
+        process exits then, so that no second copy runs beside the first.
+
+    Raises:
+        UsageError: a lane does not exist, or the namespace is of another schema.
+        RedisRefused: the server refuses for good.
+    """
+    _log_to_stderr()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        is_clean = runner.run(_run(app, options))
+        if not is_clean:
+            _exit_at_once()
+    return 0
+
+
+async def _run(app: WorkerApp, options: WorkerOptions) -> bool:
+    worker = Worker(app, options)
+    asked = _Signals(worker)
+    start = asyncio.ensure_future(worker.start())
+    stop_asked = asyncio.ensure_future(worker.until_asked_to_stop())
+    with asked.handled():
+        try:
+            await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
+            if not start.done():
+                start.cancel()
+                await asyncio.wait((start,))
+                if start.cancelled():
+                    return True
+            start.result()
+            _say(worker.banner())
+            _say(f"laneq worker {worker.id} is ready")
+            log.info("ready: worker %s takes jobs", worker.id)
+            notify("READY=1")
+            # What the program has by now lives as long as it does: not looked at again.
+            gc.collect()
+            gc.freeze()
+            await stop_asked
+            await worker.stop()
+        finally:
+            stop_asked.cancel()
+    log.info("worker %s has stopped", worker.id)
+    return worker.is_clean
+
+
+class _Signals:
+    """INT, TERM and the end of a supervisor, as the worker's stop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._first: float | None = None
+
+    @contextlib.contextmanager
+    def handled(self) -> Any:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._take, number)
+        fd = int(os.environ.get(PARENT_FD, "-1"))
+        if fd >= 0:
+            loop.add_reader(fd, self._parent_gone, fd)
+        try:
+            yield
+        finally:
+            if fd >= 0:
+                loop.remove_reader(fd)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _take(self, number: int) -> None:
+        now = time.monotonic()
+        name = signal.Signals(number).name
+        if self._first is None:
+            self._first = now
+            log.info("%s: no further jobs; %d run", name, self._worker.slots.running)
+            self._worker.begin_stop()
+        elif now - self._first >= DOUBLED_S:
+            log.info("%s again: handing back", name)
+            self._worker.hurry()
+
+    def _parent_gone(self, fd: int) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        log.warning("the supervisor has gone; the worker stops")
+        self._first = self._first or time.monotonic()
+        self._worker.begin_stop()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415  an optional extra
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _log_to_stderr() -> None:
+    """Show the lines of laneq, unless the program has set up logging itself."""
+    logger = logging.getLogger("laneq")
+    if logging.getLogger().handlers or logger.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  the banner is for whoever started the worker
+
+
+def _exit_at_once() -> None:
+    log.warning("jobs that could not be stopped were handed back; the process exits now")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

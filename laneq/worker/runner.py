@@ -1,0 +1,583 @@
+"""Run claimed jobs and turn how they end into outcomes.
+
+A job is a `Run` from its claim to its outcome. It ends once: whoever is first (the function
+returning, the time-out, the loss of its lease, the end of the worker) settles it, and what
+comes later is discarded.
+
+Stopping a run early has a reason, and the reason decides the outcome:
+
+========= ===================== ================================================
+reason    how it is stopped     outcome
+========= ===================== ================================================
+timeout   see below             a failed attempt, whatever the function still returns
+cancel    see below             cancelled, whatever the function still returns
+lost      see below             none: another attempt may be running
+drain     see below             handed back, unless the function returned after all
+========= ===================== ================================================
+
+A coroutine is cancelled; one that has not ended a second later is stuck: it is settled all the
+same and its slot is free. A thread gets `JobTimeout` raised in it at its time-out, and is stuck
+a second later; otherwise it is told (`is_cancelled`, `lease_lost`) and keeps its slot until it
+returns. A child process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, Protocol
+
+from laneq import codec
+from laneq.calls.jobs import NewJob
+from laneq.calls.workers import Claimed, ClaimReply, Ended
+from laneq.errors import JobControl, JobFailed, UnknownEnvelope, UnreadablePayload
+from laneq.middleware import Middleware
+from laneq.running import RunningJob, enter
+from laneq.worker import outcomes
+from laneq.worker.child import Order
+from laneq.worker.children import Children
+from laneq.worker.lines import Throttle, log
+from laneq.worker.meter import Meter
+from laneq.worker.outcomes import Verdict
+from laneq.worker.plans import Plan, Plans, RunnableTask
+from laneq.worker.slots import Slots
+from laneq.worker.threads import Threads, Work
+
+Reason = Literal["timeout", "cancel", "lost", "drain"]
+
+#: Seconds that a job which was told to end may take for it before it counts as stuck.
+STUCK_AFTER_S: Final = 1.0
+
+#: How long a job waits before it is offered again, when this worker does not know its
+#: task, or cannot read its payload since a newer laneq wrote it. Microseconds.
+UNKNOWN_TASK_US: Final = 5_000_000
+UNKNOWN_ENVELOPE_US: Final = 30_000_000
+
+#: Seconds that one hook may take, so that one that hangs does not hold a job for ever.
+HOOK_LIMIT_S: Final = 30.0
+
+# What was not the job's own end does not commit what it enqueued.
+_WITHOUT_CHILDREN: Final = frozenset({"handed_back", "cancelled"})
+
+_MOST_EARLY: Final = 1_000
+_QUIET_S: Final = 60.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_monotonic = time.monotonic
+
+
+class RunnableApp(Protocol):
+    """What a runner needs of an app."""
+
+    @property
+    def tasks(self) -> Mapping[str, RunnableTask]:
+        """Its tasks by name."""
+        ...
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """Its hooks."""
+        ...
+
+    @property
+    def max_payload(self) -> int:
+        """Most bytes of an encoded result."""
+        ...
+
+
+class Run:
+    """One attempt of a job in this worker.
+
+    Attributes:
+        job: what the function sees of it.
+        plan: how it runs.
+        ready_us: when it became ready, by Redis's clock.
+        claimed_us: when it was claimed, likewise.
+        claimed_at: when the claim's reply came; monotonic seconds.
+        began: when the function was called; monotonic seconds, 0 before.
+        reason: why it was told to end; None while nobody did.
+        is_over: its outcome is settled.
+        handle: the asyncio task that it runs in, if it does.
+    """
+
+    __slots__ = (
+        "began",
+        "claimed_at",
+        "claimed_us",
+        "fence",
+        "future",
+        "handle",
+        "is_over",
+        "job",
+        "plan",
+        "progress",
+        "ready_us",
+        "reason",
+        "report",
+        "timer",
+    )
+
+    def __init__(
+        self, plan: Plan, fence: int, *, ready_us: int, claimed_us: int, claimed_at: float
+    ) -> None:
+        self.plan = plan
+        self.fence = fence
+        self.ready_us = ready_us
+        self.claimed_us = claimed_us
+        self.claimed_at = claimed_at
+        self.began = 0.0
+        self.reason: Reason | None = None
+        self.is_over = False
+        self.handle: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.future: asyncio.Future[Any] | None = None
+        self.progress: bytes | None = None
+        self.report: Callable[[Run], None] | None = None
+        self.job: RunningJob
+
+    def on_progress(self, value: bytes) -> None:
+        """Keep progress that the job reported, and have it sent; called in any thread."""
+        self.progress = value
+        if self.report is not None:
+            self.report(self)
+
+
+class Runner:
+    """The jobs that run in one worker.
+
+    Args:
+        app: its tasks, hooks and limits.
+        slots: the worker's.
+        meter: the worker's.
+        on_ended: called in the loop after an outcome was added to `ended`, or a slot was freed.
+        on_progress: told a run that has progress to send; called in any thread.
+
+    Attributes:
+        running: fence → run, of all that are not over.
+        ended: outcomes to report, oldest first.
+        stuck: coroutines and threads that were abandoned and have not ended yet.
+        lanes: lanes that jobs may enqueue in.
+    """
+
+    def __init__(
+        self,
+        app: RunnableApp,
+        slots: Slots,
+        *,
+        meter: Meter,
+        on_ended: Callable[[], None],
+        on_progress: Callable[[Run], None],
+    ) -> None:
+        self._app = app
+        self._plans = Plans(app.tasks)
+        self._slots = slots
+        self._meter = meter
+        self._on_ended = on_ended
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(self._loop, self._thread_ended)
+        self._children = Children(self._loop, self._child_ended)
+        self._early_cancels: set[int] = set()
+        self._hooked: set[asyncio.Task[None]] = set()
+        self._rare = Throttle(_QUIET_S)
+        self.running: dict[int, Run] = {}
+        self.ended: list[Ended] = []
+        self.stuck: set[Run] = set()
+        self.lanes: tuple[str, ...] = ()
+
+    def warm_up(self) -> None:
+        """Start what the first job would otherwise wait for."""
+        if any(task.options.executor == "process" for task in self._app.tasks.values()):
+            self._children.warm_up()
+
+    # --- the beginning ----------------------------------------------------------------
+
+    def start(self, reply: ClaimReply) -> None:
+        """Start all jobs of a claim."""
+        claimed_us, claimed_at = reply.now_us, _monotonic()
+        by_head = self._plans.by_head
+        for claimed in reply.jobs:
+            head, _, payload = claimed.record.partition(b"\n")
+            plan = by_head.get(head) or self._plan(claimed)
+            if plan is None:
+                continue
+            run = Run(
+                plan,
+                claimed.fence,
+                ready_us=claimed.score_us + plan.boost_us,
+                claimed_us=claimed_us,
+                claimed_at=claimed_at,
+            )
+            run.report = self._on_progress
+            run.job = RunningJob(
+                id=claimed.id,
+                task=plan.task,
+                lane=claimed.lane,
+                attempt=claimed.attempt,
+                max_attempts=plan.retry.max_attempts,
+                enqueued_us=claimed.enqueued_us,
+                fence=claimed.fence,
+                deadline_us=claimed_us + plan.timeout_us if plan.timeout_us else None,
+                lanes=self.lanes,
+                on_progress=run.on_progress,
+            )
+            self.running[claimed.fence] = run
+            self._slots.take(claimed.lane)
+            if self._app.middleware:
+                run.future = self._loop.create_future()
+                task = self._loop.create_task(self._with_hooks(run, claimed.record, payload))
+                self._hooked.add(task)
+                task.add_done_callback(self._hooked.discard)
+            else:
+                self._launch(run, claimed.record, payload)
+            if self._early_cancels and claimed.fence in self._early_cancels:
+                self._early_cancels.discard(claimed.fence)
+                self.stop(run, "cancel")
+
+    def refuse(self, reply: ClaimReply) -> None:
+        """Hand all jobs of a claim back: the worker is stopping."""
+        for claimed in reply.jobs:
+            self.ended.append(Ended(claimed.lane, claimed.id, claimed.fence, "handed_back"))
+
+    def _plan(self, claimed: Claimed) -> Plan | None:
+        try:
+            plan = self._plans.make(claimed.record)
+        except UnreadablePayload as error:
+            body = codec.encode_error(codec.describe_exception(error))
+            self.ended.append(Ended(claimed.lane, claimed.id, claimed.fence, "dead", 0, body))
+            log.error("job %s cannot run: %s", claimed.id, error)
+            return None
+        if isinstance(plan, Plan):
+            return plan
+        self.ended.append(
+            Ended(claimed.lane, claimed.id, claimed.fence, "snoozed", UNKNOWN_TASK_US)
+        )
+        if self._rare.allows(f"unknown {plan}"):
+            log.warning(
+                "task %s is not known here; its jobs are left to other workers (job %s). "
+                "Deploy its code, or cancel its jobs.",
+                plan,
+                claimed.id,
+            )
+        return None
+
+    def _leave_to_newer(self, run: Run, why: str) -> None:
+        if self._rare.allows(f"envelope {run.plan.task}"):
+            log.warning("job %s is left to a newer worker: %s", run.job.id, why)
+        self._finish(run, "snoozed", UNKNOWN_ENVELOPE_US, b"")
+
+    def _launch(self, run: Run, record: bytes, payload: bytes) -> None:
+        """Have the function called."""
+        plan = run.plan
+        if plan.timeout_s is not None:
+            run.timer = self._loop.call_later(plan.timeout_s, self.stop, run, "timeout")
+        if plan.executor == "process":
+            self._send_to_child(run, record)
+            return
+        try:
+            args, kwargs = codec.decode_call(payload)
+        except UnknownEnvelope as error:
+            self._leave_to_newer(run, str(error))
+        except UnreadablePayload as error:
+            self._raised(run, error)
+        else:
+            if plan.executor == "async":
+                run.handle = self._loop.create_task(self._run(run, plan.function, args, kwargs))
+            else:
+                context = contextvars.copy_context()
+                context.run(enter, run.job)
+                self._threads.start(Work(run, context, plan.function, args, kwargs))
+
+    async def _run(
+        self,
+        run: Run,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Run a coroutine function: the hot path."""
+        enter(run.job)
+        run.began = _monotonic()
+        try:
+            value = await function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001  all that a job raises is its outcome
+            self._raised(run, error)
+        else:
+            self._returned(run, value)
+
+    def _send_to_child(self, run: Run, record: bytes) -> None:
+        job = run.job
+        function = inspect.unwrap(self._app.tasks[job.task].function)
+        order = Order(
+            module=function.__module__,
+            qualname=getattr(function, "__qualname__", ""),
+            task=job.task,
+            record=record,
+            id=job.id,
+            lane=job.lane,
+            attempt=job.attempt,
+            enqueued_us=_us(job.enqueued_at),
+            fence=job.fence,
+            deadline_us=None if job.deadline is None else _us(job.deadline),
+            lanes=list(self.lanes),
+            max_payload=self._app.max_payload,
+        )
+        run.began = _monotonic()
+        self._children.start(run, order, run.on_progress)
+
+    # --- the end ----------------------------------------------------------------------
+
+    def _returned(self, run: Run, value: Any) -> None:
+        if run.is_over:
+            self.stuck.discard(run)
+            return
+        if run.reason is not None and run.reason != "drain":
+            self._stopped(run, None)
+            return
+        plan = run.plan
+        if value is None and run.future is None:
+            self._finish(run, "succeeded", plan.keep_us, outcomes.NOTHING)
+            return
+        found = outcomes.returned(value, keep_us=plan.keep_us, max_payload=self._app.max_payload)
+        if isinstance(found, Exception):
+            self._raised(run, found)
+        else:
+            self._settle(run, found)
+
+    def _raised(self, run: Run, error: BaseException) -> None:
+        if run.is_over:
+            self.stuck.discard(run)
+            return
+        if run.reason is not None and not (
+            run.reason == "drain" and isinstance(error, JobControl)
+        ):
+            self._stopped(run, error)
+            return
+        # The first frame is this module's; a reader wants those of the job.
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is not None:
+            error = error.with_traceback(trace.tb_next)
+        verdict = outcomes.raised(error, retry=run.plan.retry, attempt=run.job.attempt)
+        self._settle(run, verdict, error)
+
+    def _stopped(self, run: Run, error: BaseException | None) -> None:
+        """Settle a run by the reason for which it was told to end."""
+        plan = run.plan
+        match run.reason:
+            case "timeout":
+                limit_s = plan.timeout_s or 0.0
+                attempt = run.job.attempt
+                verdict = outcomes.timed_out(limit_s, error, retry=plan.retry, attempt=attempt)
+                self._settle(run, verdict)
+            case "cancel":
+                self._settle(run, Verdict("cancelled", plan.keep_us, b""))
+            case "lost":
+                self._settle(run, Verdict("lost", 0, b""))
+            case _:
+                self._settle(run, Verdict("handed_back", 0, b""))
+
+    def _thread_ended(self, run: Run, value: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._returned(run, value)
+        else:
+            self._raised(run, error)
+
+    def _child_ended(self, run: Run, end: Verdict | str) -> None:
+        if run.is_over:
+            return
+        if run.reason is not None and (run.reason != "drain" or isinstance(end, str)):
+            self._stopped(run, None)
+        elif isinstance(end, str):
+            verdict = outcomes.lost_process(end, retry=run.plan.retry, attempt=run.job.attempt)
+            self._settle(run, verdict)
+        elif end.kind == "unknown_envelope":
+            self._leave_to_newer(run, end.error.message if end.error else "")
+        else:
+            run.job.children.extend(NewJob(*row) for row in end.children)
+            self._settle(run, end)
+
+    def _settle(self, run: Run, verdict: Verdict, error: BaseException | None = None) -> None:
+        """Decide how a run ended, once; hooks, where there are any, come before the report."""
+        run.is_over = True
+        if verdict.problem:
+            log.error("job %s of task %s: %s", run.job.id, run.plan.task, verdict.problem)
+        if verdict.error is not None:
+            self._tell_failure(run, verdict)
+        if run.future is None:
+            self._finish(run, verdict.kind, verdict.number, verdict.body)
+        elif not run.future.done():
+            run.future.set_result((verdict, error))
+
+    def _tell_failure(self, run: Run, verdict: Verdict) -> None:
+        job, told = run.job, verdict.error
+        assert told is not None
+        if verdict.kind == "dead":
+            log.warning(
+                "job %s of task %s is dead after attempt %d of %d: %s: %.500s",
+                job.id, job.task, job.attempt, job.max_attempts, told.type, told.message,
+            )  # fmt: skip
+        else:
+            log.info(
+                "job %s of task %s failed in attempt %d of %d, again in %.3g s: %s: %.500s",
+                job.id, job.task, job.attempt, job.max_attempts, verdict.number / 1e6,
+                told.type, told.message,
+            )  # fmt: skip
+
+    def _finish(self, run: Run, kind: str, number: int, body: bytes) -> None:
+        """Free the slot and have the outcome reported, once."""
+        if self.running.pop(run.fence, None) is None:
+            return
+        run.is_over = True
+        job = run.job
+        lane = job.lane
+        slots = self._slots
+        slots.free += 1
+        slots.seats[lane].running -= 1
+        if run.timer is not None:
+            run.timer.cancel()
+        if kind != "lost":
+            ended = Ended(lane, job.id, run.fence, kind, number, body)
+            if job.children and kind not in _WITHOUT_CHILDREN:
+                ended.children = job.children
+            self.ended.append(ended)
+            if run.began and kind != "handed_back":
+                now = _monotonic()
+                wait_us = run.claimed_us - run.ready_us
+                self._meter.note(
+                    lane,
+                    wait_us,
+                    (now - run.began) * 1e6,
+                    latency_us=wait_us + (now - run.claimed_at) * 1e6,
+                )
+        self._on_ended()
+
+    # --- stopping ---------------------------------------------------------------------
+
+    def stop(self, run: Run, reason: Reason) -> None:
+        """Tell a run to end early, for a reason."""
+        if run.is_over:
+            return
+        if reason == "lost":
+            run.job.lease_lost = True
+        elif reason == "cancel":
+            run.job.is_cancelled = True
+        if run.reason in {None, "drain"} or reason == "lost":
+            run.reason = reason
+        if run.plan.executor == "process":
+            self._children.kill(run)
+            if not run.began:
+                self._stopped(run, None)
+        elif run.plan.executor == "thread":
+            if reason == "timeout":
+                self._threads.interrupt(run)
+                run.timer = self._loop.call_later(STUCK_AFTER_S, self._is_stuck, run)
+        elif not run.began:
+            # The coroutine is not entered yet, so it cannot tell that it was cancelled.
+            self._stopped(run, None)
+            if run.handle is not None:
+                run.handle.cancel()
+        elif run.handle is not None:
+            run.handle.cancel()
+            if run.timer is not None:
+                run.timer.cancel()
+            run.timer = self._loop.call_later(STUCK_AFTER_S, self._is_stuck, run)
+
+    def _is_stuck(self, run: Run) -> None:
+        """Give up on a job that did not end when it was told to."""
+        if run.is_over:
+            return
+        self.stuck.add(run)
+        log.warning(
+            "job %s of task %s did not end when it was told to (%s); it goes on without a slot, "
+            "and what it returns is discarded",
+            run.job.id, run.plan.task, run.reason,
+        )  # fmt: skip
+        self._stopped(run, None)
+
+    def cancel_early(self, fence: int) -> None:
+        """Cancel a job as soon as it starts, if its claim's reply is still on its way."""
+        if len(self._early_cancels) >= _MOST_EARLY:
+            self._early_cancels.clear()
+        self._early_cancels.add(fence)
+
+    @property
+    def has_stoppable(self) -> bool:
+        """Return whether a run is left that can be made to end."""
+        return any(run.plan.executor != "thread" for run in self.running.values())
+
+    def stop_all(self) -> None:
+        """Tell all runs to end, since the worker does."""
+        for run in list(self.running.values()):
+            self.stop(run, "drain")
+
+    def hand_back_all(self) -> bool:
+        """Settle all runs that are left; return whether code of theirs may still be running."""
+        for run in list(self.running.values()):
+            if not run.is_over:
+                run.reason = run.reason or "drain"
+                self.stuck.add(run)
+                self._stopped(run, None)
+            if run.future is not None and run.future.done():
+                verdict: Verdict = run.future.result()[0]
+                self._finish(run, verdict.kind, verdict.number, verdict.body)
+        return bool(self.stuck)
+
+    async def aclose(self) -> None:
+        """End threads and child processes."""
+        self._threads.close()
+        await self._children.aclose()
+
+    # --- hooks ------------------------------------------------------------------------
+
+    async def _with_hooks(self, run: Run, record: bytes, payload: bytes) -> None:
+        job = run.job
+        assert run.future is not None
+        enter(job)
+        await self._call_hooks("before_job", job)
+        if run.reason is not None and not run.is_over:
+            self._stopped(run, None)
+        if not run.is_over:
+            self._launch(run, record, payload)
+        verdict, error = await run.future
+        if verdict.error is not None:
+            told = verdict.error
+            error = error or JobFailed(job.id, told.type, told.message, told.traceback)
+            await self._call_hooks("on_failure", job, error)
+            if verdict.kind == "dead":
+                await self._call_hooks("on_dead", job, error)
+            else:
+                await self._call_hooks("on_retry", job, error, verdict.number / 1e6)
+        outcome = "handed_back" if verdict.kind == "lost" else verdict.kind
+        await self._call_hooks("after_job", job, outcome, backwards=True)
+        self._finish(run, verdict.kind, verdict.number, verdict.body)
+
+    async def _call_hooks(self, name: str, *args: Any, backwards: bool = False) -> None:
+        await call_hooks(self._app.middleware, name, *args, backwards=backwards)
+
+
+async def call_hooks(
+    hooks: Sequence[Middleware], name: str, *args: Any, backwards: bool = False
+) -> None:
+    """Call one hook of each middleware; what goes wrong in one is logged and left at that.
+
+    Args:
+        hooks: the app's middleware.
+        name: the method.
+        args: its arguments.
+        backwards: last one first.
+    """
+    for hook in reversed(hooks) if backwards else hooks:
+        try:
+            found = getattr(hook, name)(*args)
+            if inspect.isawaitable(found):
+                async with asyncio.timeout(HOOK_LIMIT_S):
+                    await found
+        except Exception:
+            log.exception("hook %s of %s failed", name, type(hook).__name__)
+
+
+def _us(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,459 @@
+"""One worker: put its parts together, start it, stop it.
+
+Order of the end (fault J3): jobs first, then their outcomes, then the heartbeat, then the
+worker's place on the list, then the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from laneq.calls import workers
+from laneq.calls.call import Call
+from laneq.calls.lanes import LanesInForce
+from laneq.calls.workers import Held, WorkerInfo
+from laneq.drive import Address, AsyncDriver, SyncDriver, backoff_s
+from laneq.errors import StoreError, UnknownLane
+from laneq.ids import new_id
+from laneq.keys import Keys
+from laneq.middleware import Middleware
+from laneq.options import Lane, WorkerOptions
+from laneq.worker.heartbeat import Heartbeat, Lost, Source
+from laneq.worker.lines import Throttle, log
+from laneq.worker.loop import ClaimLoop, shortest_lease_us
+from laneq.worker.meter import Meter
+from laneq.worker.notify import notify
+from laneq.worker.plans import RunnableTask
+from laneq.worker.progress import ProgressSender
+from laneq.worker.runner import STUCK_AFTER_S, Run, Runner, call_hooks
+from laneq.worker.server import warn_of_server
+from laneq.worker.slots import Slots
+
+#: Seconds that the last calls may take when the worker stops and Redis is slow or away.
+_LAST_CALLS_S: Final = 3.0
+
+#: Seconds of an outage that single calls of a worker ride out; its loop rides out the rest.
+_PATIENCE_S: Final = 0.5
+
+_QUIET_S: Final = 5.0
+
+
+class WorkerApp(Protocol):
+    """What a worker needs of an app; `LaneQ` is one."""
+
+    keys: Keys
+    address: Address
+    namespace: str
+    max_payload: int
+
+    @property
+    def lanes(self) -> Mapping[str, Lane]:
+        """The lanes it declares."""
+        ...
+
+    @property
+    def tasks(self) -> Mapping[str, RunnableTask]:
+        """Its tasks by name."""
+        ...
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """Its hooks."""
+        ...
+
+    def publish_call(self) -> Call[int]:
+        """Return the call that makes its lanes and tasks known."""
+        ...
+
+
+class Worker:
+    """A worker in the running event loop; for programs and tests that have their own loop.
+
+    ::
+
+        async with Worker(app, WorkerOptions(concurrency=4)) as worker:
+            job = await shop.aenqueue(1)
+            await worker.until_idle()
+
+    Args:
+        app: its tasks are run.
+        options: see `WorkerOptions`; `processes` is for `supervise`.
+
+    Attributes:
+        id: random, of this start.
+        slots: which slots are free.
+        ready: set once it takes jobs.
+        stopped: set once it has left.
+        is_clean: whether no code of a job can still be running; valid once stopped.
+    """
+
+    def __init__(self, app: WorkerApp, options: WorkerOptions | None = None) -> None:
+        self._app = app
+        self._options = options or WorkerOptions()
+        self.id = new_id()
+        self.slots = Slots(self._options.concurrency, self._options.reserved)
+        self.ready = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self.is_clean = True
+        self._meter = Meter()
+        self._hurry = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self._is_stopping = False
+        self._started_at: float | None = None
+        self._served: tuple[str, ...] = ()
+        self._lanes: tuple[str, ...] = ()
+        self._lease_us: dict[str, int] = {}
+        self._blockers: set[str] = set()
+        self._rare = Throttle(_QUIET_S)
+        self._loop_task: asyncio.Task[None] | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._driver: AsyncDriver
+        self._claims: ClaimLoop
+        self._progress: ProgressSender
+        #: The jobs that run here.
+        self.runner: Runner
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # --- start ------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect, make lanes and tasks known, and begin to take jobs.
+
+        Waits, saying so, while Redis is away or loading.
+
+        Raises:
+            UnknownLane: a lane to serve or reserve for does not exist.
+            ConfigError: the namespace belongs to another schema of laneq.
+            RedisRefused: the server refuses for good: a wrong password, say.
+        """
+        app, options = self._app, self._options
+        loop = asyncio.get_running_loop()
+        self._driver = AsyncDriver(
+            app.address,
+            prefix=app.keys.prefix,
+            client_name="laneq-worker",
+            patience_s=_PATIENCE_S,
+        )
+        try:
+            await self._come_in()
+            self.runner = Runner(
+                app,
+                self.slots,
+                meter=self._meter,
+                on_ended=lambda: self._claims.wake(),  # noqa: PLW0108  it is made below
+                on_progress=lambda run: self._progress.note(run),  # noqa: PLW0108  likewise
+            )
+            self._claims = ClaimLoop(
+                self._driver,
+                app.keys,
+                self.id,
+                slots=self.slots,
+                runner=self.runner,
+                poll_s=options.poll_us / 1e6,
+                is_burst=options.burst,
+                on_lanes=self._know_lanes,
+            )
+            self._progress = ProgressSender(
+                self._driver, app.keys, lambda run: self._lose([run.fence])
+            )
+            self._heartbeat = self._make_heartbeat(loop)
+            await self._claims.know_lanes()
+            self._check_lanes()
+            await warn_of_server(self._driver)
+            now_us = await self._driver.call(workers.register(app.keys, self.id, self._info()))
+            self._started_at = now_us / 1e6
+            await self._driver.subscribe(app.keys.control_channel(self.id), self._control)
+            self._heartbeat.start(now_us)
+            await call_hooks(app.middleware, "worker_started", self.id)
+            self.runner.warm_up()
+        except BaseException:
+            await self._driver.aclose()
+            raise
+        self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
+        self._loop_task.add_done_callback(self._loop_ended)
+        self.ready.set()
+
+    async def _come_in(self) -> None:
+        """Publish lanes and tasks, as soon as Redis takes it."""
+        tries = 0
+        while True:
+            try:
+                await self._driver.call(self._app.publish_call())
+                return
+            except StoreError as error:
+                if not error.is_retryable:
+                    raise
+                if self._rare.allows("start"):
+                    log.warning("waiting for Redis: %s", error)
+                await asyncio.sleep(backoff_s(tries))
+                tries += 1
+
+    def _make_heartbeat(self, loop: asyncio.AbstractEventLoop) -> Heartbeat:
+        app = self._app
+        driver = SyncDriver(
+            app.address,
+            prefix=app.keys.prefix,
+            max_connections=1,
+            client_name="laneq-heartbeat",
+            patience_s=0.0,
+        )
+        source = Source(
+            held=self._held,
+            lanes=lambda: self._lanes,
+            info=self._info,
+            told=lambda news: loop.call_soon_threadsafe(self._take_news, news),
+            blocked=self._tell_blocked,
+        )
+        return Heartbeat(
+            driver, app.keys, self.id, meter=self._meter, source=source, loop=loop
+        )
+
+    def _know_lanes(self, lanes: LanesInForce) -> None:
+        wanted = self._options.lanes
+        served = [name for name in lanes.names if wanted is None or name in wanted]
+        self._served = tuple(served)
+        self.slots.know(lanes.names, served)
+        self._lease_us = {lane.name: lane.lease_us for lane in lanes.lanes}
+        self._lanes = lanes.names
+        if self._heartbeat is not None:
+            self._heartbeat.set_interval(shortest_lease_us(lanes))
+
+    def _check_lanes(self) -> None:
+        for name in (*(self._options.lanes or ()), *self._options.reserved):
+            if name not in self._lanes:
+                raise UnknownLane(name, self._lanes)
+
+    def _info(self) -> WorkerInfo:
+        return WorkerInfo(
+            name=self._options.name or socket.gethostname(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            slots=self.slots.total,
+            reserve=self._options.reserved,
+            lanes=self._served,
+            tasks=tuple(self._app.tasks),
+            running=self.slots.running,
+            started_at=self._started_at,
+        )
+
+    def banner(self) -> str:
+        """Return what an operator wants to know at the start, as lines."""
+        options = self._options
+        reserve = ", ".join(f"{lane}={n}" for lane, n in options.reserved.items()) or "none"
+        tasks = sorted(self._app.tasks)
+        return "\n".join(
+            (
+                f"laneq worker {options.name or socket.gethostname()} "
+                f"(pid {os.getpid()}, id {self.id})",
+                f"  redis      {self._app.address}, namespace {self._app.namespace}",
+                f"  lanes      {', '.join(self._served)}",
+                f"  slots      {options.concurrency}, reserved: {reserve}",
+                f"  tasks      {', '.join(tasks) or 'none: this app has no task'}",
+            )
+        )
+
+    # --- while it runs ----------------------------------------------------------------
+
+    @property
+    def claims(self) -> ClaimLoop:
+        """Return the loop that claims."""
+        return self._claims
+
+    async def until_idle(self) -> None:
+        """Wait until all that was enqueued before, and can start now, has ended."""
+        await self._claims.until_idle()
+
+    async def until_running(self, n: int) -> None:
+        """Wait until at least `n` jobs run at the same time."""
+        await self._claims.until(lambda: self.slots.running >= n)
+
+    async def until_claimed(self, n: int) -> None:
+        """Wait until at least `n` jobs have been claimed since the start."""
+        await self._claims.until(lambda: self._claims.claimed >= n)
+
+    def _held(self) -> list[Held]:
+        """Return all leases to renew; called by the heartbeat's thread."""
+        lease_us = self._lease_us
+        # Running first, then unreported: a job moves in this order, so it is in one of them.
+        while True:
+            try:
+                runs = list(self.runner.running.values())
+                break
+            except RuntimeError:  # the loop's thread came between
+                continue
+        held = {run.fence: (run.job.lane, run.job.id) for run in runs}
+        held.update((ended.fence, (ended.lane, ended.id)) for ended in self._claims.unreported())
+        return [Held(lane, id, fence, lease_us[lane]) for fence, (lane, id) in held.items()]
+
+    def _take_news(self, news: Lost) -> None:
+        self._lose(news.lost)
+        for fence in news.cancels:
+            self._cancel(fence)
+
+    def _lose(self, fences: Sequence[int] | frozenset[int]) -> None:
+        for fence in fences:
+            run = self.runner.running.get(fence)
+            if run is not None and not run.is_over and run.reason != "lost":
+                log.warning(
+                    "job %s of task %s: lease lost, what it returns here is discarded; "
+                    "another attempt has it",
+                    run.job.id,
+                    run.plan.task,
+                )
+                self.runner.stop(run, "lost")
+
+    def _control(self, message: bytes) -> None:
+        words = message.split(b" ")
+        if len(words) == 3 and words[0] == b"cancel" and words[2].isdigit():  # noqa: PLR2004
+            self._cancel(int(words[2]))
+
+    def _cancel(self, fence: int) -> None:
+        run = self.runner.running.get(fence)
+        if run is None:
+            self.runner.cancel_early(fence)
+        elif not run.job.is_cancelled:
+            self.runner.stop(run, "cancel")
+
+    def _tell_blocked(self, seconds: float) -> None:
+        """Name the job that keeps the loop from turning; called by the heartbeat's thread."""
+        run = self._on_the_loop()
+        task = run.plan.task if run is not None else "?"
+        if task in self._blockers:
+            return
+        self._blockers.add(task)
+        if run is not None:
+            log.warning(
+                "task %s blocks the event loop, for %.1f s so far (job %s): no other job of this "
+                "process goes on meanwhile. Make it a plain function, or use executor='process'.",
+                task,
+                seconds,
+                run.job.id,
+            )
+        else:
+            log.warning("the event loop has been blocked for %.1f s", seconds)
+
+    def _on_the_loop(self) -> Run | None:
+        if self._loop_task is None:
+            return None
+        current = asyncio.current_task(self._loop_task.get_loop())
+        for run in list(self.runner.running.values()):
+            if run.handle is not None and run.handle is current:
+                return run
+        return None
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("the claim loop failed, the worker stops", exc_info=task.exception())
+        self.begin_stop()
+
+    # --- stop -------------------------------------------------------------------------
+
+    def begin_stop(self) -> None:
+        """Take no further jobs from now on; `stop` does the rest."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            if self._loop_task is not None:
+                notify("STOPPING=1")
+                self._claims.drain()
+        self._stop_asked.set()
+
+    def hurry(self) -> None:
+        """End the grace: hand back what still runs."""
+        self._hurry.set()
+
+    async def until_asked_to_stop(self) -> None:
+        """Wait until something asked the worker to stop, a burst that ended say."""
+        await self._stop_asked.wait()
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Let jobs end, hand back those that do not, and leave.
+
+        Args:
+            grace_s: seconds that running jobs get; None for the option.
+        """
+        if self._loop_task is None or self.stopped.is_set():
+            self.stopped.set()
+            return
+        self.begin_stop()
+        limit_s = self._options.grace_us / 1e6 if grace_s is None else grace_s
+        began = time.monotonic()
+        if not await self._within(limit_s, lambda: not self.runner.running, hurried=True):
+            log.info("%d jobs still run at the end of the grace", len(self.runner.running))
+            self.runner.stop_all()
+            await self._within(STUCK_AFTER_S + 0.5, lambda: not self.runner.has_stoppable)
+        # Outcomes that Redis could not take so far get what is left of the grace.
+        left_s = max(_LAST_CALLS_S, limit_s - (time.monotonic() - began))
+        await self._within(left_s, lambda: self._claims.is_reported, hurried=True)
+        await call_hooks(self._app.middleware, "worker_stopping", self.id)
+        await self._leave()
+
+    async def _within(self, limit_s: float, is_so: Any, *, hurried: bool = False) -> bool:
+        """Wait for a condition, at most so long; return whether it holds."""
+        waits = [asyncio.ensure_future(self._claims.until(is_so))]
+        if hurried:
+            waits.append(asyncio.ensure_future(self._hurry.wait()))
+        assert self._loop_task is not None
+        await asyncio.wait(
+            (*waits, self._loop_task), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        return bool(is_so())
+
+    async def _leave(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._loop_task is not None
+        assert self._heartbeat is not None
+        if not self.runner.running:
+            await self._end_claims()
+        await loop.run_in_executor(None, self._heartbeat.stop, _LAST_CALLS_S)
+        await self._progress.aclose()
+        await self._quietly(self._driver.call(workers.leave(self._app.keys, self.id)))
+        # What is left are threads, and coroutines that do not end. They are handed back in
+        # the last call, so that as little as can be is between it and the process's exit.
+        self.is_clean = not self.runner.hand_back_all()
+        await self._end_claims()
+        await self._claims.aclose()
+        await self._driver.aclose()
+        await self.runner.aclose()
+        self.stopped.set()
+
+    async def _end_claims(self) -> None:
+        assert self._loop_task is not None
+        self._claims.finish()
+        await asyncio.wait((self._loop_task,), timeout=_LAST_CALLS_S)
+        if not self._loop_task.done():
+            unreported = len(self._claims.unreported())
+            log.error(
+                "%d outcomes could not be reported; their jobs run again when their leases end",
+                unreported,
+            )
+            self._loop_task.cancel()
+            await asyncio.wait((self._loop_task,))
+
+    async def _quietly(self, call: Any) -> None:
+        try:
+            async with asyncio.timeout(_LAST_CALLS_S):
+                await call
+        except (StoreError, TimeoutError) as error:
+            # The list forgets a worker that does not beat.
+            log.info("the worker could not sign off: %s", error)
+

@@ -27,6 +27,7 @@ from typing import (
     overload,
 )
 
+from laneq import ids
 from laneq.calls import jobs
 from laneq.calls.jobs import NewJob
 from laneq.calls.lanes import PublishedTask
@@ -37,7 +38,6 @@ from laneq.errors import (
     UsageError,
     WrongArguments,
 )
-from laneq.ids import new_id
 from laneq.job import Asking, Host, Job
 from laneq.options import (
     BACKOFF_NUMBERS,
@@ -307,22 +307,22 @@ class Recipe:
             )
         return payload
 
-    def job(self, payload: bytes, lane: str) -> NewJob:
-        """Return a job about to be stored, with a new id.
+    def job(self, job_id: str, payload: bytes, lane: str) -> NewJob:
+        """Return a job about to be stored.
 
         Raises:
             UsageError: the task is of ``__main__``.
         """
         if self._is_of_main:
             self.host.check_main(self.task)
-        return NewJob(lane, new_id(), self._head + payload, self._when)
+        return NewJob(lane, job_id, self._head + payload, self._when)
 
     def enqueue(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Asking[Job[Any]]:
         """Enqueue one call."""
         payload = self.payload(args, kwargs)
         host = self.host
         lane = self.lane or (yield from host.lane_of(self.task))
-        new = self.job(payload, lane)
+        new = self.job(ids.new_id(), payload, lane)
         present = yield from host.store((new,))
         return Job(host, new.id, bool(present))
 
@@ -360,7 +360,7 @@ class TaskCall(Generic[V_co]):
                 f"task {recipe.task} is not registered here, so its lane is not known. "
                 f"Name one: app.ref({recipe.task!r}).using(lane=...)."
             )
-        return recipe.job(self.payload, lane)
+        return recipe.job(ids.new_id(), self.payload, lane)
 
     def handle(self, job_id: str) -> Job[V_co]:
         """Return the handle of the job with this id."""
@@ -370,32 +370,29 @@ class TaskCall(Generic[V_co]):
 def enqueue_many(host: TaskHost, calls: Iterable[TaskCall[V]]) -> Asking[list[Job[V]]]:
     """Enqueue calls in order, in as few round trips as the limits of one allow."""
     wanted = list(calls)
-    for n, call in enumerate(wanted):
-        if not isinstance(call, TaskCall):
-            raise UsageError(
-                f"calls[{n}] is {call!r}, which is no call of a task. Pass task.call(...) for "
-                "each job."
-            )
-    done: list[Job[V]] = []
+    if not {TaskCall}.issuperset(map(type, wanted)):
+        n, odd = next((n, call) for n, call in enumerate(wanted) if type(call) is not TaskCall)
+        raise UsageError(
+            f"calls[{n}] is {odd!r}, which is no call of a task. Pass task.call(...) for each job."
+        )
     lanes: dict[str, str] = {}
-    at = 0
-    while at < len(wanted):
+    for name in {call.recipe.task for call in wanted if call.recipe.lane is None}:
+        lanes[name] = yield from host.lane_of(name)
+    made = ids.new_ids(len(wanted))
+    done: list[Job[V]] = []
+    while len(done) < len(wanted):
         batch: list[NewJob] = []
         size = 0
-        while at < len(wanted) and len(batch) < jobs.BATCH:
-            call = wanted[at]
-            lane = call.recipe.lane
-            if lane is None:
-                name = call.recipe.task
-                lane = lanes.get(name)
-                if lane is None:
-                    lane = lanes[name] = yield from host.lane_of(name)
-            new = call.new_job(lane)
+        first = len(done)
+        for call, job_id in zip(
+            wanted[first : first + jobs.BATCH], made[first : first + jobs.BATCH], strict=True
+        ):
+            recipe = call.recipe
+            new = recipe.job(job_id, call.payload, recipe.lane or lanes[recipe.task])
             size += len(new.record)
-            if batch and size > BATCH_BYTES:
+            if size > BATCH_BYTES and batch:
                 break
             batch.append(new)
-            at += 1
         try:
             present = yield from host.store(batch)
         except Exception as error:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from laneq import codec
@@ -69,16 +70,12 @@ def enqueue(keys: Keys, jobs: Sequence[NewJob]) -> Call[frozenset[int] | None]:
     """
     script = load("enqueue")
     lanes: dict[str, int] = {}
-    argv: list[bytes | str | int] = [0]
+    rows: list[bytes | str | int] = []
     for job in jobs:
         index = lanes.get(job.lane)
         if index is None:
             index = lanes[job.lane] = len(lanes) + 1
-            argv.append(job.lane)
-    argv[0] = len(lanes)
-    argv.append(len(jobs))
-    for job in jobs:
-        argv += (lanes[job.lane], job.id, job.record, job.when)
+        rows += (index, job.id, job.record, job.when)
 
     def read(reply: Reply) -> frozenset[int] | None:
         if reply[0] == b"ok":
@@ -87,9 +84,12 @@ def enqueue(keys: Keys, jobs: Sequence[NewJob]) -> Call[frozenset[int] | None]:
             return None
         raise UnknownLane(reply[1].decode(), ())
 
-    return Call(script, _enqueue_keys(keys, tuple(lanes)), tuple(argv), read, once=True)
+    names = tuple(lanes)
+    argv = (len(names), *names, len(jobs), *rows)
+    return Call(script, _enqueue_keys(keys, names), argv, read, once=True)
 
 
+@lru_cache(maxsize=256)
 def _enqueue_keys(keys: Keys, lanes: tuple[str, ...]) -> tuple[bytes, ...]:
     stamped = 2  # the driver puts session and before in front
     return load("enqueue").bind_keys(keys, lanes, session=b"", before=b"")[stamped:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from laneq.options import WorkerOptions
 from laneq.worker.process import run_worker
+from laneq.worker.supervisor import supervise
 from laneq.worker.worker import Worker
 
-__all__ = ["Worker", "WorkerOptions", "run_worker"]
+__all__ = ["Worker", "WorkerOptions", "run_worker", "supervise"]

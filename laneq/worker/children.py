@@ -26,7 +26,6 @@ from laneq.worker.outcomes import Verdict
 _READ_LIMIT: Final = 0
 
 
-
 class Child(asyncio.Protocol):
     """One child process, as the worker sees it.
 

@@ -201,8 +201,7 @@ def _by_fence(held: list[Held], lost: frozenset[str], cancels: frozenset[str]) -
         frozenset(
             lease.fence
             for lease in held
-            if lease.id in lost
-            and (lease.id not in held_twice or lease.fence < newest[lease.id])
+            if lease.id in lost and (lease.id not in held_twice or lease.fence < newest[lease.id])
         ),
         frozenset(lease.fence for lease in held if lease.id in cancels),
     )

@@ -33,3 +33,14 @@ class Throttle:
             self._last.clear()
         self._last[topic] = now
         return True
+
+
+def log_to_stderr() -> None:
+    """Show the lines of laneq, unless the program has set up logging itself."""
+    logger = logging.getLogger("laneq")
+    if logging.getLogger().handlers or logger.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

@@ -376,5 +376,3 @@ class ClaimLoop:
 def shortest_lease_us(lanes: LanesInForce) -> int:
     """Return the shortest lease of all lanes, in microseconds."""
     return min((lane.lease_us for lane in lanes.lanes), default=15_000_000)
-
-

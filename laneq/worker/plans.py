@@ -15,7 +15,8 @@ from laneq import codec
 from laneq.options import EXECUTOR_NUMBERS, Executor, Retry, TaskOptions
 
 _EXECUTORS: Final[Mapping[int, Executor]] = {
-    number: name for name, number in EXECUTOR_NUMBERS.items()  # type: ignore[misc]
+    number: name
+    for name, number in EXECUTOR_NUMBERS.items()  # type: ignore[misc]
 }
 
 #: Heads kept. Heads of delayed jobs each have an instant of their own and are not kept.
@@ -86,7 +87,6 @@ class Plan:
         self.function = task.function
         if self.is_coroutine and self.executor == "thread":
             self.function = functools.partial(run_coroutine, task.function)
-
 
 
 def run_coroutine(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

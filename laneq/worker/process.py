@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from laneq.options import WorkerOptions
-from laneq.worker.lines import log
+from laneq.worker.lines import log, log_to_stderr
 from laneq.worker.notify import notify
 from laneq.worker.worker import Worker, WorkerApp
 
@@ -37,22 +37,23 @@ def run_worker(app: WorkerApp, options: WorkerOptions) -> int:
         options: `processes` is left to `supervise`.
 
     Returns:
-        The exit status, 0. Does not return if code of a job cannot be stopped: the
+        The exit status: 0, or 1 where the worker itself failed. Does not return if code of a job cannot be stopped: the
         process exits then, so that no second copy runs beside the first.
 
     Raises:
         UsageError: a lane does not exist, or the namespace is of another schema.
         RedisRefused: the server refuses for good.
     """
-    _log_to_stderr()
+    log_to_stderr()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        is_clean = runner.run(_run(app, options))
-        if not is_clean:
-            _exit_at_once()
-    return 0
+        worker = runner.run(_run(app, options))
+        status = 1 if worker.has_failed else 0
+        if not worker.is_clean:
+            _exit_at_once(status)
+    return status
 
 
-async def _run(app: WorkerApp, options: WorkerOptions) -> bool:
+async def _run(app: WorkerApp, options: WorkerOptions) -> Worker:
     worker = Worker(app, options)
     asked = _Signals(worker)
     start = asyncio.ensure_future(worker.start())
@@ -64,12 +65,13 @@ async def _run(app: WorkerApp, options: WorkerOptions) -> bool:
                 start.cancel()
                 await asyncio.wait((start,))
                 if start.cancelled():
-                    return True
+                    return worker
             start.result()
             _say(worker.banner())
             _say(f"laneq worker {worker.id} is ready")
             log.info("ready: worker %s takes jobs", worker.id)
             notify("READY=1")
+            asked.tell_parent()
             # What the program has by now lives as long as it does: not looked at again.
             gc.collect()
             gc.freeze()
@@ -78,7 +80,7 @@ async def _run(app: WorkerApp, options: WorkerOptions) -> bool:
         finally:
             stop_asked.cancel()
     log.info("worker %s has stopped", worker.id)
-    return worker.is_clean
+    return worker
 
 
 class _Signals:
@@ -87,13 +89,14 @@ class _Signals:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._first: float | None = None
+        self._parent_fd = int(os.environ.get(PARENT_FD, "-1"))
 
     @contextlib.contextmanager
     def handled(self) -> Any:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._take, number)
-        fd = int(os.environ.get(PARENT_FD, "-1"))
+        fd = self._parent_fd
         if fd >= 0:
             loop.add_reader(fd, self._parent_gone, fd)
         try:
@@ -115,6 +118,12 @@ class _Signals:
             log.info("%s again: handing back", name)
             self._worker.hurry()
 
+    def tell_parent(self) -> None:
+        """Tell a supervisor that listens for it that the worker is ready."""
+        if self._parent_fd >= 0:
+            with contextlib.suppress(OSError):  # a pipe, whose owner only lets it close
+                os.write(self._parent_fd, b"ready")
+
     def _parent_gone(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)
         log.warning("the supervisor has gone; the worker stops")
@@ -131,24 +140,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _log_to_stderr() -> None:
-    """Show the lines of laneq, unless the program has set up logging itself."""
-    logger = logging.getLogger("laneq")
-    if logging.getLogger().handlers or logger.handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-
-
 def _say(text: str) -> None:
     print(text, flush=True)  # noqa: T201  the banner is for whoever started the worker
 
 
-def _exit_at_once() -> None:
+def _exit_at_once(status: int) -> None:
     log.warning("jobs that could not be stopped were handed back; the process exits now")
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)

@@ -351,9 +351,7 @@ class Runner:
         if run.is_over:
             self.stuck.discard(run)
             return
-        if run.reason is not None and not (
-            run.reason == "drain" and isinstance(error, JobControl)
-        ):
+        if run.reason is not None and not (run.reason == "drain" and isinstance(error, JobControl)):
             self._stopped(run, error)
             return
         # The first frame is this module's; a reader wants those of the job.

@@ -39,8 +39,7 @@ async def warn_of_server(driver: AsyncDriver) -> None:
         )
     if settings.get("appendonly") == "no" and settings.get("save") == "":
         log.warning(
-            "Redis persists nothing: a restart of the server loses all jobs. "
-            "Set appendonly to yes."
+            "Redis persists nothing: a restart of the server loses all jobs. Set appendonly to yes."
         )
 
 

@@ -47,9 +47,7 @@ class JobThread:
         self._lock = threading.Lock()
         self._work: Work | None = None
         self.is_tainted = False
-        self.thread = threading.Thread(
-            target=self._main, name=f"laneq-job-{number}", daemon=True
-        )
+        self.thread = threading.Thread(target=self._main, name=f"laneq-job-{number}", daemon=True)
         self.thread.start()
 
     def give(self, work: Work | None) -> None:
@@ -142,9 +140,7 @@ class Threads:
         """Return how many threads there are, those that are stuck too."""
         return len(self._idle) + len(self._busy)
 
-    def ended(
-        self, thread: JobThread, work: Work, value: Any, error: BaseException | None
-    ) -> None:
+    def ended(self, thread: JobThread, work: Work, value: Any, error: BaseException | None) -> None:
         """Take in a call that ended; called in its thread."""
         self._ended.append((thread, work, value, error))
         try:

@@ -91,6 +91,7 @@ class Worker:
         ready: set once it takes jobs.
         stopped: set once it has left.
         is_clean: whether no code of a job can still be running; valid once stopped.
+        has_failed: whether it stopped because of an error of its own.
     """
 
     def __init__(self, app: WorkerApp, options: WorkerOptions | None = None) -> None:
@@ -101,6 +102,7 @@ class Worker:
         self.ready = asyncio.Event()
         self.stopped = asyncio.Event()
         self.is_clean = True
+        self.has_failed = False
         self._meter = Meter()
         self._hurry = asyncio.Event()
         self._stop_asked = asyncio.Event()
@@ -221,9 +223,7 @@ class Worker:
             told=lambda news: loop.call_soon_threadsafe(self._take_news, news),
             blocked=self._tell_blocked,
         )
-        return Heartbeat(
-            driver, app.keys, self.id, meter=self._meter, source=source, loop=loop
-        )
+        return Heartbeat(driver, app.keys, self.id, meter=self._meter, source=source, loop=loop)
 
     def _know_lanes(self, lanes: LanesInForce) -> None:
         wanted = self._options.lanes
@@ -360,6 +360,7 @@ class Worker:
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
+            self.has_failed = True
             log.critical("the claim loop failed, the worker stops", exc_info=task.exception())
         self.begin_stop()
 
@@ -456,4 +457,3 @@ class Worker:
         except (StoreError, TimeoutError) as error:
             # The list forgets a worker that does not beat.
             log.info("the worker could not sign off: %s", error)
-

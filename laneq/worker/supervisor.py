@@ -1,0 +1,167 @@
+"""Keep several worker processes: start them, restart those that crash, pass signals on.
+
+Each child is a fresh interpreter that runs the same command for one process. It leads a
+process group of its own, so that a terminal's signals reach it through the supervisor only,
+and it stops when the supervisor is gone: it holds one end of a socket that closes then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from laneq.options import WorkerOptions
+from laneq.worker.lines import log, log_to_stderr
+from laneq.worker.notify import notify
+from laneq.worker.process import DOUBLED_S, PARENT_FD
+
+#: Seconds until a crashed child is started again: at first, and at most.
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 30.0
+
+#: A child that lived this long did not crash because of how it was started.
+_STEADY_S: Final = 10.0
+
+#: Seconds that a child gets beyond its grace before it is killed.
+_MARGIN_S: Final = 15.0
+
+#: Exit status of a child that a restart would not help: wrong usage, Redis refuses.
+_HOPELESS: Final = frozenset({2, 3})
+
+
+def supervise(app: Any, options: WorkerOptions, *, command: Sequence[str] | None = None) -> int:
+    """Keep ``options.processes`` worker processes until told to stop.
+
+    INT and TERM are passed on to the children, so that each drains; a child that ends in
+    another way is started again, after a pause that grows while it keeps crashing.
+
+    Args:
+        app: named in lines; the children load it themselves.
+        options: `processes` and `grace` are used here.
+        command: the command of one worker; None for that of this process, with
+            ``--processes 1``.
+
+    Returns:
+        The exit status: 0, or that of a child which cannot work at all.
+    """
+    log_to_stderr()
+    line = command or [sys.executable, "-m", "laneq", *sys.argv[1:], "--processes", "1"]
+    crew = _Crew(list(line), options)
+    log.info("supervisor of %d workers for %r (pid %d)", options.processes, app, os.getpid())
+    return asyncio.run(crew.keep())
+
+
+class _Crew:
+    def __init__(self, command: list[str], options: WorkerOptions) -> None:
+        self._command = command
+        self._options = options
+        self._children: set[asyncio.subprocess.Process] = set()
+        self._ready: set[int] = set()
+        self._stopping = asyncio.Event()
+        self._first_signal = 0.0
+        self._status = 0
+
+    async def keep(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._take, number)
+        try:
+            places = range(1, self._options.processes + 1)
+            await asyncio.gather(*(self._keep_one(place) for place in places))
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        return self._status
+
+    def _take(self, number: int) -> None:
+        now = time.monotonic()
+        if self._stopping.is_set() and now - self._first_signal < DOUBLED_S:
+            return
+        if not self._stopping.is_set():
+            self._first_signal = now
+            notify("STOPPING=1")
+        self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        self._stopping.set()
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(number)
+
+    async def _keep_one(self, place: int) -> None:
+        """Keep one place filled until the crew stops, or the child has done its work."""
+        crashes = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            status = await self._run_one(place)
+            if status == 0 and (self._options.burst or self._stopping.is_set()):
+                return
+            if status in _HOPELESS:
+                if not self._stopping.is_set():
+                    log.error("worker %d ended with status %d; all stop", place, status)
+                    self._status = status
+                    self._stop(signal.SIGTERM)
+                return
+            if self._stopping.is_set():
+                return
+            crashes = 1 if time.monotonic() - began >= _STEADY_S else crashes + 1
+            pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(crashes - 1, 16))
+            log.warning("worker %d %s; it is started again in %.1f s", place, _how(status), pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    async def _run_one(self, place: int) -> int:
+        """Start a child and return its exit status."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours:
+            with theirs:
+                environment = {**os.environ, PARENT_FD: str(theirs.fileno())}
+                environment.pop("NOTIFY_SOCKET", None)
+                child = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    env=environment,
+                    pass_fds=(theirs.fileno(),),
+                    process_group=0,
+                )
+            self._children.add(child)
+            if self._stopping.is_set():
+                child.terminate()
+            telling = asyncio.ensure_future(self._until_ready(ours, place))
+            try:
+                return await self._until_ended(child, place)
+            finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+                self._ready.discard(place)
+                self._children.discard(child)
+
+    async def _until_ready(self, sock: socket.socket, place: int) -> None:
+        if await asyncio.get_running_loop().sock_recv(sock, 16):
+            self._ready.add(place)
+            if len(self._ready) == self._options.processes:
+                notify("READY=1")
+
+    async def _until_ended(self, child: asyncio.subprocess.Process, place: int) -> int:
+        ended = asyncio.ensure_future(child.wait())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not ended.done():
+            limit_s = self._options.grace_us / 1e6 + _MARGIN_S
+            await asyncio.wait((ended,), timeout=limit_s)
+            if not ended.done():
+                log.error("worker %d did not end in its grace and is killed", place)
+                child.kill()
+        return await ended
+
+
+def _how(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

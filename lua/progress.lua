@@ -7,7 +7,7 @@
 -- @include run
 local line = redis.call("HGET", runs_key, id)
 local run = line and read_run(line)
-if not run or run.fence ~= fence then return { "lost" } end
+if not run or run.fence ~= fence or fence == "0" then return { "lost" } end
 if run.flags % 4 < 2 then
   run.flags = run.flags + 2
   write_run(id, run)

@@ -2,19 +2,22 @@
 -- KEYS    state jobs runs outcomes history progress ended task_counts | waiting* counts* wake* dead*
 -- EACH    job id
 -- EACH    lane name
--- RETURNS {"ok", word...}: for each job revived, no_body, unknown, or the state it is in
+-- RETURNS {"ok", word...}: for each job revived, no_body, unknown, or open (it has not ended)
 -- COST    O(jobs × log N)
--- KEEPS   attempts start from 1 again, history stays; enqueued counts the new life
+-- KEEPS   attempts start from 1 again, history stays; enqueued counts the new life,
+--         which is as if enqueued now, with the job's boost and with no expiry
 -- @include clock
 -- @include head
+-- @include run
 -- @include bump
 -- @include arm
+-- @include place
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local index = {}
 for i = 1, lane_n do
   index[ARGV[lane_at + (i - 1) * lane_w + LANE_NAME]] = i
 end
-local reply, touched = { "ok" }, {}
+local reply = { "ok" }
 for j = 1, job_n do
   local id = ARGV[job_at + (j - 1) * job_w + JOB_ID]
   local outcome = redis.call("HGET", outcomes_key, id)
@@ -28,19 +31,32 @@ for j = 1, job_n do
   elseif not i then
     reply[#reply + 1] = "unknown"
   else
-    redis.call("ZADD", waiting_key(i), int(next_tick()), id)
+    local head = head_of(record)
+    local since = next_tick()
+    local score = int(place(i, since - (option_of(head, "b") or 0)))
+    local has_history = redis.call("HEXISTS", history_key, id)
+    -- A job with a run line is not in its first life: it does not expire.
+    write_run(id, {
+      fence = "0",
+      worker = "-",
+      lane = lane,
+      attempt = 0,
+      score = score,
+      started = "0",
+      enqueued = int(since),
+      losses = 0,
+      flags = 4 * has_history,
+      task = task_of(head),
+    })
+    redis.call("ZADD", waiting_key(i), score, id)
     redis.call("HDEL", outcomes_key, id)
     redis.call("ZREM", ended_key, id)
     redis.call("ZREM", dead_key(i), id)
     redis.call("HDEL", progress_key, id)
-    redis.call("HDEL", runs_key, id)
-    bump(i, task_of(head_of(record)), "enqueued", 1)
-    touched[i] = true
+    bump(i, task_of(head), "enqueued", 1)
+    arm(i)
     reply[#reply + 1] = "revived"
   end
-end
-for i in pairs(touched) do
-  arm(i)
 end
 keep_clock()
 flush_counts()

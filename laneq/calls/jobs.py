@@ -194,7 +194,12 @@ def until_ended(keys: Keys, job_id: str, *, timeout_s: float | None) -> Until[Ou
         script.bind_args({"id": job_id, "ttl": WATCH_US}),
         read,
     )
-    return Until(keys.ended_channel(job_id), call, read_outcome, timeout_s)
+    return Until(keys.ended_channel(job_id), call, _read_end, timeout_s)
+
+
+def _read_end(message: bytes) -> Outcome | None:
+    """Read an announcement; None for a word, as of a purge, after which to ask again."""
+    return read_outcome(message) if b"\n" in message else None
 
 
 # --- views ------------------------------------------------------------------

@@ -175,7 +175,7 @@ def task_counts(keys: Keys) -> Call[dict[str, dict[str, int]]]:
 
     def read(reply: Reply) -> dict[str, dict[str, int]]:
         out: dict[str, dict[str, int]] = {}
-        for field, n in _pairs(reply[1:]).items():
+        for field, n in _pairs(reply[1]).items():
             task, _, event = field.rpartition("\t")
             out.setdefault(task, {})[event] = n
         return out

@@ -146,25 +146,27 @@ class LaneQ:
         self.tasks: MappingProxyType[str, Task[..., Any, Any]] = MappingProxyType(self._tasks)
         self._stand_in: StandIn | None = None
         self._settle(
-            url or os.environ.get("LANEQ_URL") or project.get("url") or DEFAULT_URL,
+            self._parse(url or os.environ.get("LANEQ_URL") or project.get("url") or DEFAULT_URL),
             options.namespace,
         )
 
     def __repr__(self) -> str:
         return f"<LaneQ {self.namespace!r} at {self.address}>"
 
-    def _settle(self, url: str, namespace: str) -> None:
+    def _parse(self, url: str) -> Address:
         options: Any = self._options  # whose times are seconds by now
-        self._url = url
-        self.address = Address.parse(
+        return Address.parse(
             url,
             connect_timeout_s=options.connect_timeout,
             read_timeout_s=options.read_timeout,
         )
+
+    def _settle(self, address: Address, namespace: str) -> None:
+        self.address = address
         self.namespace = namespace
         self.keys: Keys = keys_of(namespace)
         self.sync_driver = SyncDriver(
-            self.address, prefix=self.keys.prefix, patience_s=self.address.connect_timeout_s
+            address, prefix=self.keys.prefix, patience_s=address.connect_timeout_s
         )
         self._async_drivers: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = (
             WeakKeyDictionary()
@@ -190,8 +192,9 @@ class LaneQ:
             OptionError: the namespace has characters that it cannot have.
         """
         name = self.namespace if namespace is None else AppOptions(namespace=namespace).namespace
+        address = self.address if url is None else self._parse(url)
         self.close()
-        self._settle(url or self._url, name)
+        self._settle(address, name)
 
     # --- tasks ----------------------------------------------------------------------
 

@@ -105,6 +105,7 @@ class AsyncDriver:
         self._connecting: asyncio.Task[AsyncWire] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._guard: AsyncGenerator[None] | None = None
+        self._stay: object | None = None
         self._blocking: set[BlockingWire] = set()
 
     async def __aenter__(self) -> Self:
@@ -302,7 +303,8 @@ class AsyncDriver:
         self._loop = loop
         # An asynchronous generator that is not finished is closed by the loop's own
         # shutdown: the last moment at which connections can be closed properly.
-        self._guard = _until_loop_ends(weakref.ref(self), loop)
+        self._stay = object()
+        self._guard = _until_loop_ends(weakref.ref(self), self._stay)
         await anext(self._guard)
 
     def _leave_loop(self) -> None:
@@ -322,7 +324,7 @@ class AsyncDriver:
         return [wire for wire in found if wire is not None]
 
     async def _shut(self) -> None:
-        self._loop = None
+        self._loop = self._stay = None
         tasks = [task for task in (self._connecting, self._keeper) if task is not None]
         for task in tasks:
             task.cancel()
@@ -487,14 +489,13 @@ class AsyncDriver:
         raise trouble(self.address, reply)
 
 
-async def _until_loop_ends(
-    driver: weakref.ref[AsyncDriver], loop: asyncio.AbstractEventLoop
-) -> AsyncGenerator[None]:
+async def _until_loop_ends(driver: weakref.ref[AsyncDriver], stay: object) -> AsyncGenerator[None]:
     try:
         yield
     finally:
         still = driver()
-        if still is not None and still._loop is loop:  # noqa: SLF001  of this module
+        # The driver may have left this loop, and even have come back to it.
+        if still is not None and still._stay is stay:  # noqa: SLF001  of this module
             await still._shut()  # noqa: SLF001
 
 
@@ -510,6 +511,7 @@ class BlockingWire:
         self.wire: AsyncWire | None = None
         self._client_id = 0
         self._pending: asyncio.Future[Any] | None = None
+        self._is_stopped = False
 
     async def pop(self, keys: Sequence[bytes], timeout_s: float) -> bytes | None:
         """Wait for an element in one of the lists; pop it and return the list's key.
@@ -527,17 +529,18 @@ class BlockingWire:
             kept = await self._take_back()
             if kept is not None:
                 return kept
+        self._is_stopped = False
         wire = await self._connected()
+        if self._is_stopped:
+            return None
         self._pending = wire.send(pack((b"BLPOP", *keys, timeout_s)))
         limit_s = timeout_s + _MARGIN_S
         stale = wire.loop.call_later(
             limit_s, wire.give_up, f"connection stale, no answer for {limit_s:g} s"
         )
-        try:
-            reply = await asyncio.shield(self._pending)
-        finally:
-            stale.cancel()
-        return self._read(reply)
+        # Also for a pop that is cancelled: the next one waits for it.
+        self._pending.add_done_callback(lambda _: stale.cancel())
+        return self._read(await asyncio.shield(self._pending))
 
     def _read(self, reply: Any) -> bytes | None:
         self._pending = None
@@ -552,6 +555,7 @@ class BlockingWire:
 
         Once this returns, the server gives nothing more to that pop.
         """
+        self._is_stopped = True  # for a pop that is still connecting
         pending = self._pending
         while pending is not None and not pending.done():
             try:

@@ -16,8 +16,11 @@ from typing import Any, Final
 
 import redis.asyncio.connection as theirs_async
 import redis.connection as theirs
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from laneq.drive.address import Address
@@ -143,7 +146,8 @@ def open_socket(
 
 
 def _master(address: Address) -> tuple[str, int]:
-    sentinel: Any = Sentinel(address.hosts, sentinel_kwargs=_sentinel_settings(address))  # type: ignore[no-untyped-call]
+    settings = _sentinel_settings(address) | {"retry": Retry(NoBackoff(), 0)}
+    sentinel: Any = Sentinel(address.hosts, sentinel_kwargs=settings)  # type: ignore[no-untyped-call]
     try:
         host, port = sentinel.discover_master(address.service)
     except RedisError as error:
@@ -204,7 +208,8 @@ async def _drop(connection: Any) -> None:
 
 
 async def _master_async(address: Address) -> tuple[str, int]:
-    sentinel: Any = AsyncSentinel(address.hosts, sentinel_kwargs=_sentinel_settings(address))  # type: ignore[no-untyped-call]
+    settings = _sentinel_settings(address) | {"retry": AsyncRetry(NoBackoff(), 0)}
+    sentinel: Any = AsyncSentinel(address.hosts, sentinel_kwargs=settings)  # type: ignore[no-untyped-call]
     try:
         host, port = await sentinel.discover_master(address.service)
     except RedisError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -49,7 +50,8 @@ GET = script("get", "return redis.call('GET', KEYS[1])")
 COUNT_ONCE = script(
     "count_once",
     """
-    if tonumber(ARGV[2]) > 0 and tonumber(redis.call('GET', KEYS[2]) or '0') >= tonumber(ARGV[2]) then
+    local before_seq = tonumber(ARGV[2])
+    if before_seq > 0 and tonumber(redis.call('GET', KEYS[2]) or '0') >= before_seq then
       return 'again'
     end
     redis.call('SET', KEYS[1], ARGV[1], 'EX', 60)
@@ -120,7 +122,7 @@ class Colour:
         def work() -> None:
             try:
                 future.set_result(act())
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  handed to who asks the future
                 future.set_exception(error)
 
         threading.Thread(target=work, daemon=True).start()
@@ -171,14 +173,14 @@ def colour(request: pytest.FixtureRequest) -> Iterator[Colour]:
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
     """Run a coroutine on each kind of loop, as `asyncio.run` does."""
 
     def run_one(coroutine: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
             return runner.run(coroutine)
 
-    yield run_one
+    return run_one
 
 
 @pytest.fixture
@@ -190,3 +192,11 @@ def counter(raw: redis.Redis, namespace: str) -> Counter:
 def clients(raw: Any, name: str) -> list[str]:
     """Return the ids of the server's clients with this name."""
     return [client["id"] for client in raw.client_list() if client["name"] == name]
+
+
+def soon(condition: Callable[[], Any]) -> None:
+    """Wait for what another process does and tells nobody about."""
+    give_up_at = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import redis
 
 from laneq.calls.call import Call, Plan, Until
 from laneq.errors import JobNotFound, LaneqError, RedisRefused, RedisUnavailable
-from tests.drive.conftest import ECHO, Colour, Counter, Driven, clients, echo
+from tests.drive.conftest import ECHO, Colour, Counter, Driven, clients, echo, soon
 from tests.proxy import Proxy
 
 
@@ -26,14 +27,6 @@ def proxied(colour: Colour, proxy: Proxy, namespace: str) -> Driven:
     driven = colour.open(proxy.url, namespace)
     driven.call(echo("connected, and the server has the script"))
     return driven
-
-
-def soon(condition: Callable[[], Any]) -> None:
-    """Wait for what another process does and tells nobody about."""
-    give_up_at = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.005)
 
 
 # --- calls --------------------------------------------------------------------------
@@ -160,7 +153,7 @@ def test_a_late_reply_ends_in_unavailable_and_never_in_a_hang(
     driven.call(echo("connected"))
     proxy.blackhole()
     began = time.monotonic()
-    with pytest.raises(RedisUnavailable, match="no answer within 0.3 s"):
+    with pytest.raises(RedisUnavailable, match=r"no answer within 0\.3 s"):
         driven.call(echo("swallowed"))
     assert time.monotonic() - began < 3
     proxy.restore()
@@ -184,7 +177,7 @@ def test_a_swallowed_reply_is_asked_for_again_on_another_connection(
 def test_no_server_is_told_within_the_connect_timeout(colour: Colour) -> None:
     driven = colour.open("redis://:sesame@127.0.0.1:1/0", connect_timeout_s=0.5, patience_s=0.5)
     began = time.monotonic()
-    with pytest.raises(RedisUnavailable, match="127.0.0.1:1") as caught:
+    with pytest.raises(RedisUnavailable, match=r"127\.0\.0\.1:1") as caught:
         driven.call(echo("?"))
     assert time.monotonic() - began < 1.5
     assert caught.value.__cause__ is not None
@@ -197,7 +190,7 @@ def test_a_server_that_does_not_answer_is_told_within_the_connect_timeout(
     proxy.blackhole()
     driven = colour.open(proxy.url, connect_timeout_s=0.3, patience_s=0.3)
     began = time.monotonic()
-    with pytest.raises(RedisUnavailable, match="no answer within 0.3 s"):
+    with pytest.raises(RedisUnavailable, match=r"no answer within 0\.3 s"):
         driven.call(echo("?"))
     assert time.monotonic() - began < 1.5
 
@@ -269,7 +262,7 @@ def test_a_refusal_has_the_servers_word_and_what_to_do(
     proxy.answer_next(reply, "EVALSHA")
     with pytest.raises(RedisRefused, match=f"127.0.0.1:{proxy.port}") as caught:
         proxied.call(echo("?"))
-    assert caught.value.word == reply.split()[0]
+    assert caught.value.word == reply.split(maxsplit=1)[0]
     assert caught.value.word in str(caught.value)
     assert says in str(caught.value)
     assert caught.value.is_retryable is is_retryable
@@ -441,7 +434,7 @@ def test_a_wait_does_not_poll(proxied: Driven, proxy: Proxy, counter: Counter) -
 
 
 def test_a_wait_ends_with_a_timeout_that_says_how_long(driven: Driven, counter: Counter) -> None:
-    with pytest.raises(TimeoutError, match="within 0.05 s"):
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s"):
         driven.run(wait_for(counter, timeout_s=0.05))
     assert driven.call(echo("on")) == b"on"
 
@@ -469,10 +462,14 @@ def test_a_wait_goes_on_after_its_connection_broke(
 ) -> None:
     proxy.calls.clear()
     waiting = proxied.begin("run", wait_for(counter, read=bytes))
+
+    def is_listening_anew(connections: int) -> bool:
+        return proxy.calls["SUBSCRIBE"] == connections and is_listening(counter)
+
     for connections in (1, 2, 3):
-        soon(lambda: proxy.calls["SUBSCRIBE"] == connections and is_listening(counter))
+        soon(partial(is_listening_anew, connections))
         proxy.cut()
-    soon(lambda: proxy.calls["SUBSCRIBE"] == 4 and is_listening(counter))
+    soon(partial(is_listening_anew, 4))
     counter.raw.publish(counter.channel, "done")
     assert waiting.result(10) == b"done"
 

@@ -1,0 +1,197 @@
+"""TLS and sentinels: what redis-py does before the drivers take the stream over."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from laneq.calls.call import Call, Plan, Until
+from laneq.embedded import EmbeddedServer, find_server
+from laneq.errors import RedisUnavailable
+from tests.conftest import ENGINE
+from tests.drive.conftest import GET, Colour, Counter, echo, soon
+
+# --- TLS ---------------------------------------------------------------------------------
+
+
+class TlsEnd:
+    """Takes TLS connections and passes what they say to the server in the clear."""
+
+    def __init__(self, upstream: str, folder: Path) -> None:
+        self._path = urlsplit(upstream).path
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = self._run(
+            asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    @staticmethod
+    async def _end() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_unix_connection(self._path)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            try:
+                while data := await source.read(65536):
+                    sink.write(data)
+            except OSError:
+                return  # the client went away; the finally below ends both sides
+            finally:
+                sink.close()
+
+        await asyncio.gather(pump(reader, up_writer), pump(up_reader, writer))
+
+
+def openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates, and is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+    for name in ("ca", "other"):
+        openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", f"/CN={name}"),
+            *("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem"),
+        )
+    openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+        *("-nodes", "-days", "2", "-subj", "/CN=server"),
+        *("-addext", "subjectAltName=IP:127.0.0.1", "-CA", folder / "ca.pem"),
+        *("-CAkey", folder / "ca.key", "-addext", "basicConstraints=critical,CA:FALSE"),
+        *("-keyout", folder / "server.key", "-out", folder / "server.pem"),
+    )
+    return folder
+
+
+@pytest.fixture
+def tls(url: str, certificates: Path) -> Iterator[TlsEnd]:
+    with TlsEnd(url, certificates) as end:
+        yield end
+
+
+def test_calls_and_waits_go_over_tls(
+    colour: Colour, tls: TlsEnd, certificates: Path, namespace: str, counter: Counter
+) -> None:
+    driven = colour.open(
+        f"rediss://127.0.0.1:{tls.port}/0?ssl_ca_certs={certificates / 'ca.pem'}", namespace
+    )
+    assert driven.call(counter.count_once()) == 1
+    assert driven.call(echo(b"x" * 300_000)) == b"x" * 300_000
+
+    def plan() -> Plan[Any]:
+        answer = yield Until(
+            counter.channel, Call(GET, (counter.key + b"x",), (), lambda reply: reply), bytes, 10
+        )
+        return answer
+
+    waiting = driven.begin("run", plan())
+    soon(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+    counter.raw.publish(counter.channel, "over tls")
+    assert waiting.result(10) == b"over tls"
+    assert driven.call(counter.count_once()) == 2
+    driven.close()
+
+
+def test_a_certificate_of_somebody_else_is_refused_in_plain_words(
+    colour: Colour, tls: TlsEnd, certificates: Path
+) -> None:
+    driven = colour.open(
+        f"rediss://127.0.0.1:{tls.port}/0?ssl_ca_certs={certificates / 'other.pem'}",
+        patience_s=0.0,
+    )
+    with pytest.raises(RedisUnavailable, match="certificate verify failed"):
+        driven.call(echo("?"))
+
+
+def test_a_certificate_can_be_taken_unseen(colour: Colour, tls: TlsEnd, namespace: str) -> None:
+    driven = colour.open(f"rediss://127.0.0.1:{tls.port}/0?ssl_cert_reqs=none", namespace)
+    assert driven.call(echo("taken")) == b"taken"
+    driven.close()
+
+
+# --- sentinels ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, EmbeddedServer]]:
+    """A master with a password and its sentinel; the address, and the master."""
+    _, binary = find_server(ENGINE)
+    folder = tmp_path_factory.mktemp("sentinel")
+    with EmbeddedServer(engine=ENGINE, port=0) as master, EmbeddedServer(port=0) as spare:
+        port, master_port = (urlsplit(each.url).port for each in (spare, master))
+        spare.stop()  # its port is free now
+        with redis.Redis.from_url(master.url) as client:
+            settings: Any = client
+            settings.config_set("requirepass", "p/#%@:+é")
+        conf = folder / "sentinel.conf"
+        conf.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor shop 127.0.0.1 {master_port} 1\n"
+            'sentinel auth-pass shop "p/#%@:+é"\n',
+            "utf-8",
+        )
+        process = subprocess.Popen(
+            [str(binary), str(conf), "--sentinel"], stdout=subprocess.DEVNULL
+        )
+        try:
+            yield (
+                f"redis+sentinel://:p%2F%23%25%40%3A%2B%C3%A9@127.0.0.1:1,127.0.0.1:{port}/shop/0",
+                master,
+            )
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def test_the_master_is_found_by_asking_the_sentinels(
+    colour: Colour, sentinel: tuple[str, EmbeddedServer]
+) -> None:
+    driven = colour.open(sentinel[0], patience_s=10.0)  # the sentinel has just started
+    info = driven.command("INFO", "server")
+    assert f"tcp_port:{urlsplit(sentinel[1].url).port}".encode() in info
+
+
+def test_a_service_that_no_sentinel_knows_is_told(
+    colour: Colour, sentinel: tuple[str, EmbeddedServer]
+) -> None:
+    driven = colour.open(sentinel[0].replace("/shop/", "/ship/"), patience_s=0.0)
+    with pytest.raises(RedisUnavailable, match="master of service 'ship'") as caught:
+        driven.call(echo("?"))
+    assert "p%2F" not in str(caught.value)

@@ -42,7 +42,7 @@ _LOOK_S: Final = 0.1
 
 
 @click.command()
-@click.argument("app", required=False, metavar="[APP]")
+@click.argument("app_name", required=False, metavar="[APP]")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -55,18 +55,23 @@ _LOOK_S: Final = 0.1
 @where_options
 @click.pass_obj
 def dev(
-    settings: Settings, *, app: str | None, data: Path | None, port: int | None, concurrency: int
+    settings: Settings,
+    *,
+    app_name: str | None,
+    data: Path | None,
+    port: int | None,
+    concurrency: int,
 ) -> int:
     """Start a private server and a worker, for development.
 
     What was enqueued is there again after a restart. Ctrl-C stops everything. Without an
     APP there is a server only.
     """
-    named = named_app(settings, app)
+    named = named_app(settings, app_name)
     if named is None:
         loaded = LaneQ(settings.given.get("url"), namespace=settings.given.get("namespace"))
     else:
-        loaded = load_app(settings, app)
+        loaded = load_app(settings, app_name)
     stop = _Stop()
     with stop.listening(), _server(data or project_folder() / ".laneq", loaded, port) as server:
         click.echo(_what_next(loaded, None if named is None else named.name, server))
@@ -237,24 +242,29 @@ def _run_worker(app: LaneQ, arguments: Sequence[str], server: _Server, stop: _St
 
 
 def _what_next(app: LaneQ, name: str | None, server: _Server) -> str:
-    lines = [
-        f"server  {server.address}",
-        f"data    {server.data}",
-        "",
-        "In another terminal:",
-    ]
-    if str(app.address) != str(server.address):
-        lines.append(f"  export LANEQ_URL={server.url}")
-    if app.namespace != "default" and name is None:
-        lines.append(f"  export LANEQ_NAMESPACE={app.namespace}")
+    lines = [f"server  {server.address}", f"data    {server.data}", "", "In another terminal:"]
+    where = _options_to_get_here(app, name, server)
     if name is None:
-        lines.append("  laneq worker shop.tasks:app     run the jobs of an app of yours")
-    where = "" if name is None else f" --app {name}"
+        lines.append(f"  laneq{where} worker shop.tasks:app    run the jobs of an app of yours")
     lines += [f"  laneq{where} enqueue {task} ..." for task in sorted(app.tasks)[:3]]
-    lines += [
-        f"  laneq{where} lanes",
-        f"  laneq{where} jobs",
-        "",
-        "Ctrl-C stops everything; what was enqueued is kept.",
-    ]
-    return "\n".join(lines)
+    lines += [f"  laneq{where} lanes", f"  laneq{where} jobs"]
+    if str(app.address) != str(server.address):
+        lines += [
+            "",
+            f"This app looks for Redis at {app.address}. For programs that enqueue to this server:",
+            f"  export LANEQ_URL={server.url}",
+            "which counts where the app's constructor names no url.",
+        ]
+    return "\n".join([*lines, "", "Ctrl-C stops everything; what was enqueued is kept."])
+
+
+def _options_to_get_here(app: LaneQ, name: str | None, server: _Server) -> str:
+    """Return the options with which the commands of another terminal look at this server."""
+    if str(app.address) != str(server.address):
+        return f" --url {server.url} --namespace {app.namespace}"
+    plain = LaneQ()
+    if (str(plain.address), plain.namespace) == (str(server.address), app.namespace):
+        return ""
+    if name is not None:
+        return f" --app {name}"
+    return f" --url {server.url} --namespace {app.namespace}"

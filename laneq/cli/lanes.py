@@ -302,11 +302,14 @@ def against(own: LaneInForce, other: LaneInForce) -> str:
     first, second = (own, other) if own.priority > other.priority else (other, own)
     gap = first.priority - second.priority
     if second.aging_cap <= gap or second.aging_per_us <= 0:
-        return f"A {first.name} job always goes first, however long a {second.name} job has waited."
+        return (
+            f"Jobs of {first.name} always go first, however long those of {second.name} have "
+            "waited."
+        )
     seconds = gap / second.aging_per_us / 1e6
     return (
-        f"A new {first.name} job goes before a new {second.name} job. One of {second.name} that "
-        f"has waited {duration(seconds)} goes before a new one of {first.name}."
+        f"A new job of {first.name} goes first; one of {second.name} that has waited "
+        f"{duration(seconds)} goes before a new one of {first.name}."
     )
 
 
@@ -316,8 +319,8 @@ def _level(own: LaneInForce, other: LaneInForce) -> str:
     faster = max((own, other), key=lambda lane: (lane.aging_per_us, lane.aging_cap))
     slower = other if faster is own else own
     return (
-        f"Level with {other.name} at first; a {faster.name} job gains on a {slower.name} job "
-        "while both wait."
+        f"Level with {other.name} at first; while they wait, jobs of {faster.name} gain on those "
+        f"of {slower.name}."
     )
 
 

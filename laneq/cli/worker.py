@@ -44,7 +44,7 @@ def _grace(ctx: click.Context, param: click.Parameter, text: str) -> float:  # n
 
 
 @click.command()
-@click.argument("app", required=False, metavar="[APP]")
+@click.argument("app_name", required=False, metavar="[APP]")
 @click.option(
     "-c", "--concurrency", type=int, default=10, show_default=True, help="Jobs run at a time."
 )
@@ -74,7 +74,7 @@ def _grace(ctx: click.Context, param: click.Parameter, text: str) -> float:  # n
 def worker(
     settings: Settings,
     *,
-    app: str | None,
+    app_name: str | None,
     concurrency: int,
     lanes: list[str] | None,
     reserve: dict[str, int | Literal["all"]],
@@ -102,8 +102,8 @@ def worker(
         burst=burst,
         name=name,
     )
-    loaded = load_app(settings, app)
-    named = named_app(settings, app)
+    loaded = load_app(settings, app_name)
+    named = named_app(settings, app_name)
     if not loaded.tasks:
         raise ConfigError(_no_task(loaded, "" if named is None else named.name))
     if options.processes > 1:

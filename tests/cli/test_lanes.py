@@ -1,0 +1,241 @@
+"""``laneq lanes``: what an operator sees of lanes, and how they are steered."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from laneq.calls.lanes import LaneInForce
+from laneq.cli.lanes import against
+from tests.cli.conftest import Commands
+from tests.stage import Stage
+
+KEYS = [
+    "name", "priority", "depth", "scheduled", "running", "oldest_wait_s", "wait_ms", "run_ms",
+    "latency_ms", "arrivals_per_s", "completions_per_s", "reserve", "reserve_recommended",
+    "priority_adherence", "paused", "dead", "counts",
+]  # fmt: skip
+
+
+def lane_of(laneq: Commands, name: str) -> dict:
+    rows = laneq.json("lanes", schema="lanes")
+    return next(row for row in rows if row["name"] == name)
+
+
+# --- list ---
+
+
+def test_lanes_without_a_verb_lists_them_most_urgent_first(laneq: Commands, stage: Stage):
+    rows = laneq.json("lanes", schema="lanes")
+    assert [row["name"] for row in rows] == ["critical", "urgent", "normal", "batch"]
+    assert rows == laneq.json("lanes", "list", schema="lanes")
+
+
+def test_the_keys_of_a_lane_are_those_promised(laneq: Commands, stage: Stage):
+    for row in laneq.json("lanes", schema="lanes"):
+        assert list(row) == KEYS
+
+
+def test_depths_and_counts_are_those_of_the_lane(laneq: Commands, stage: Stage):
+    stage.put("a", "b", "c")
+    stage.put("later", when="+60000000")
+    worker = stage.worker()
+    worker.take()
+    row = lane_of(laneq, "normal")
+    assert (row["depth"], row["scheduled"], row["running"]) == (2, 1, 1)
+    assert row["counts"]["enqueued"] == 4
+    assert row["counts"]["started"] == 1
+    assert row["oldest_wait_s"] >= 0
+    worker.finish("a")
+
+
+def test_a_due_job_that_no_worker_took_in_counts_as_waiting(laneq: Commands, stage: Stage):
+    stage.put("due", when="@1000000")
+    row = lane_of(laneq, "normal")
+    assert (row["depth"], row["scheduled"]) == (1, 0)
+    assert row["oldest_wait_s"] > 1
+
+
+def test_a_window_that_is_not_kept_is_wrong_usage(laneq: Commands, stage: Stage):
+    assert laneq("lanes", "--window", "2m").status == 2
+    assert laneq.json("lanes", "--window", "1h", schema="lanes")
+
+
+def test_the_table_has_a_line_for_each_lane_and_no_boxes_in_a_pipe(laneq: Commands, stage: Stage):
+    stage.put(*(f"job-{n}" for n in range(1200)))
+    lines = laneq.out("lanes").splitlines()
+    assert [line.split()[0] for line in lines] == ["lane", "critical", "urgent", "normal", "batch"]
+    assert "1,200" in lines[3]
+    assert "\x1b" not in "".join(lines)
+    assert re.fullmatch(r"[ -~]*", "".join(lines)), "no box characters"
+
+
+def test_a_paused_lane_is_marked_in_the_table(laneq: Commands, stage: Stage):
+    assert "paused" not in laneq.out("lanes")
+    laneq.out("lanes", "pause", "batch")
+    (line,) = [line for line in laneq.out("lanes").splitlines() if line.startswith("batch")]
+    assert line.endswith("paused")
+
+
+def test_a_namespace_without_lanes_is_told_as_such(laneq: Commands):
+    answer = laneq("lanes")
+    assert (answer.status, answer.out) == (0, "")
+    assert "has no lanes" in answer.err
+    assert laneq.json("lanes", schema="lanes") == []
+
+
+# --- show ---
+
+
+def test_show_has_declaration_override_and_what_is_in_force(laneq: Commands, stage: Stage):
+    laneq.out("lanes", "set", "urgent", "priority=2000", "slo=250ms")
+    shown = laneq.json("lanes", "show", "urgent", schema="lane")
+    assert shown["declared"]["priority"] == 1000
+    assert shown["overridden"] == {"priority": 2000, "slo": 0.25}
+    assert shown["settings"]["priority"] == 2000
+    assert shown["settings"]["lease"] == 15
+    assert [window["window_s"] for window in shown["windows"]] == [60, 300, 3600]
+    text = laneq.out("lanes", "show", "urgent")
+    assert re.search(r"^priority +1,000 +2,000 +2,000$", text, re.MULTILINE)
+
+
+def test_show_of_an_unknown_lane_lists_the_known_ones(laneq: Commands, stage: Stage):
+    answer = laneq("lanes", "show", "urgnet")
+    assert answer.status == 2
+    assert "'urgnet'" in answer.err
+    assert "batch, critical, normal, urgent" in answer.err
+    assert "Did you mean 'urgent'?" in answer.err
+
+
+def lane(name: str, priority: float, aging: float = 2, cap: float = 800) -> LaneInForce:
+    return LaneInForce(
+        name=name,
+        priority=priority,
+        aging_per_us=aging / 1e6,
+        aging_cap=cap,
+        is_paused=False,
+        lease_us=15_000_000,
+        dead_max=-1,
+        dead_age_us=-1,
+        reserve=0,
+        max_running=-1,
+    )
+
+
+def test_a_gap_that_aging_closes_is_told_in_seconds():
+    told = against(lane("normal", 100), lane("batch", 10))
+    assert told == (
+        "A new job of normal goes first; one of batch that has waited 45 s goes before a new one "
+        "of normal."
+    )
+    assert told == against(lane("batch", 10), lane("normal", 100))
+
+
+@pytest.mark.parametrize("lower", [lane("low", 100), lane("low", 200), lane("low", 900, aging=0)])
+def test_a_gap_that_aging_cannot_close_is_told_as_always(lower: LaneInForce):
+    told = against(lane("high", 1000), lower)
+    assert told == "Jobs of high always go first, however long those of low have waited."
+
+
+def test_lanes_of_equal_priority_are_told_as_level():
+    assert "became ready first" in against(lane("a", 5), lane("b", 5))
+    assert "jobs of b gain" in against(lane("a", 5), lane("b", 5, aging=3))
+
+
+# --- set, reset, pause, resume ---
+
+
+def test_set_shows_old_and_new_and_acts_at_the_next_claim(laneq: Commands, stage: Stage):
+    stage.put("first", lane="normal")
+    stage.put("second", lane="batch")
+    text = laneq.out("lanes", "set", "batch", "priority=500", "aging=0")
+    assert text.splitlines() == ["batch: priority 10 → 500", "batch: aging 2 → 0"]
+    stage.set_lane("critical", {})
+    worker = stage.worker(slots=2)
+    assert worker.take() == ["second", "first"]
+    worker.finish("first")
+    worker.finish("second")
+
+
+def test_set_tells_a_wrong_option_or_value_and_changes_nothing(laneq: Commands, stage: Stage):
+    before = laneq.json("lanes", "show", "batch", schema="lane")["settings"]
+    for change, told in [
+        ("prority=5", "Did you mean 'priority'?"),
+        ("priority=high", "must be a number"),
+        ("reserve=-1", "reserve"),
+        ("priority", "KEY=VALUE"),
+        ("name=x", "unknown option"),
+        ("lease=0.5", "lease"),
+    ]:
+        answer = laneq("lanes", "set", "batch", change)
+        assert answer.status == 2, change
+        assert told in answer.err
+    assert laneq.json("lanes", "show", "batch", schema="lane")["settings"] == before
+
+
+def test_a_setting_of_ten_years_is_read_back_exactly(laneq: Commands, stage: Stage):
+    laneq.out("lanes", "set", "batch", "dead_age=3650d", "slo=none")
+    shown = laneq.json("lanes", "show", "batch", schema="lane")
+    assert shown["settings"]["dead_age"] == 3650 * 86400
+    assert shown["overridden"]["slo"] is None
+    laneq.out("lanes", "set", "batch", "priority=11")
+    assert laneq.json("lanes", "show", "batch", schema="lane")["settings"]["dead_age"] == 315360000
+
+
+def test_reset_brings_the_declaration_back(laneq: Commands, stage: Stage):
+    laneq.out("lanes", "set", "batch", "priority=500")
+    done = laneq.json("lanes", "reset", "batch", schema="lane-change")
+    assert done["changes"] == {"priority": {"old": 500, "new": 10}}
+    assert lane_of(laneq, "batch")["priority"] == 10
+    assert "nothing was overridden" in laneq.out("lanes", "reset", "batch")
+
+
+def test_a_paused_lane_starts_nothing_until_it_is_resumed(laneq: Commands, stage: Stage):
+    stage.put("job")
+    done = laneq.json("lanes", "pause", "normal", schema="lane-change")
+    assert done["changes"] == {"paused": {"old": False, "new": True}}
+    stage.set_lane("critical", {})
+    worker = stage.worker()
+    assert worker.take() == []
+    laneq.out("lanes", "resume", "normal")
+    stage.set_lane("critical", {})
+    assert worker.take() == ["job"]
+    worker.finish("job")
+
+
+@pytest.mark.parametrize("verb", ["show", "pause", "resume", "reset", "purge"])
+def test_each_verb_refuses_an_unknown_lane(laneq: Commands, stage: Stage, verb: str):
+    answer = laneq("lanes", verb, "nope")
+    assert answer.status == 2
+    assert "unknown lane 'nope'" in answer.err
+
+
+# --- purge ---
+
+
+def test_purge_refuses_to_guess_where_nobody_can_be_asked(laneq: Commands, stage: Stage):
+    stage.put("job")
+    answer = laneq("lanes", "purge", "normal")
+    assert answer.status == 2
+    assert "--yes" in answer.err
+    assert stage.state("job") == "waiting"
+
+
+def test_purge_drops_what_waits_and_leaves_what_runs(laneq: Commands, stage: Stage):
+    stage.put("runs", *(f"job-{n}" for n in range(700)))
+    stage.put("later", when="+60000000")
+    stage.put("other", lane="batch")
+    worker = stage.worker()
+    assert worker.take() == ["runs"]
+    done = laneq.json("lanes", "purge", "normal", "--yes", schema="lane-purge")
+    assert done == {"lane": "normal", "purged": 701}
+    row = lane_of(laneq, "normal")
+    assert (row["depth"], row["scheduled"], row["running"]) == (0, 0, 1)
+    assert row["counts"]["purged"] == 701
+    assert stage.state("other") == "waiting"
+    worker.finish("runs")
+
+
+def test_purge_of_an_empty_lane_asks_nothing(laneq: Commands, stage: Stage):
+    assert laneq.out("lanes", "purge", "normal") == "purged 0 jobs of lane normal\n"

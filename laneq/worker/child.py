@@ -1,6 +1,6 @@
 """What runs in a child process of a worker: one job at a time, asked for over a socket.
 
-Started as ``python -m laneq.worker.child FD``. Messages are msgpack arrays, one after the
+Started with the number of the socket. Messages are msgpack arrays, one after the
 other. From the worker: ``["begin", sys.path]`` once, then ``["run", job...]``. To the worker:
 ``["progress", bytes]`` and ``["ended", kind, number, body, error, problem, children]``.
 
@@ -25,10 +25,11 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from laneq import codec
+from laneq.calls.jobs import NewJob
 from laneq.errors import LaneqError, UnknownEnvelope
 from laneq.model import RemoteError
 from laneq.running import RunningJob, running
-from laneq.worker.outcomes import Verdict, failed, raised, returned
+from laneq.worker.outcomes import Verdict, raised, returned
 from laneq.worker.plans import Plan, RunnableTask, run_coroutine
 
 _READ_BYTES: Final = 65536
@@ -156,10 +157,10 @@ def run(order: Order, line: Line) -> Verdict:
         verdict = Verdict("unknown_envelope", 0, b"", told)
     except BaseException as error:  # noqa: BLE001  all that a job raises is its outcome
         verdict = raised(error, retry=plan.retry, attempt=order.attempt)
-    return verdict._replace(children=[tuple(_row(child)) for child in job.children])
+    return verdict._replace(children=[_row(child) for child in job.children])
 
 
-def _row(child: Any) -> tuple[str, str, bytes, str]:
+def _row(child: NewJob) -> tuple[str, str, bytes, str]:
     return child.lane, child.id, child.record, child.when
 
 
@@ -192,7 +193,3 @@ def main(fd: int) -> None:
             verdict.problem,
             verdict.children,
         )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

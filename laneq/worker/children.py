@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgpack
 
@@ -23,7 +23,9 @@ from laneq.worker.child import Order
 from laneq.worker.lines import log
 from laneq.worker.outcomes import Verdict
 
-_READ_LIMIT: Final = 0
+_NO_LIMIT: Final = 0
+
+_PROGRAM: Final = "from laneq.worker.child import main; main({})"
 
 
 class Child(asyncio.Protocol):
@@ -35,7 +37,7 @@ class Child(asyncio.Protocol):
 
     def __init__(self, pool: Children) -> None:
         self._pool = pool
-        self._unpacker = msgpack.Unpacker(max_buffer_size=_READ_LIMIT)
+        self._unpacker = msgpack.Unpacker(max_buffer_size=_NO_LIMIT)
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self.process: subprocess.Popen[bytes] | None = None
@@ -47,7 +49,7 @@ class Child(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(  # noqa: S603  our own module
-                [sys.executable, "-m", "laneq.worker.child", str(theirs.fileno())],
+                [sys.executable, "-c", _PROGRAM.format(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
@@ -74,10 +76,9 @@ class Child(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the child how this process finds modules."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self.send("begin", sys.path)
-        transport.writelines(self._unsent)
+        self._transport.writelines(self._unsent)
         self._unsent.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -88,9 +89,9 @@ class Child(asyncio.Protocol):
                 if self.on_progress is not None:
                     self.on_progress(rest[0])
             elif kind == "ended":
-                self._pool.ended(self, _verdict(*rest))
+                self._pool.ended(self, _verdict(rest))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         """Take in that the child is dead, or as good as."""
         self.kill()
         self._pool.lost(self)
@@ -103,7 +104,8 @@ class Child(asyncio.Protocol):
 
     def how(self) -> str:
         """Say how the process ended."""
-        assert self.process is not None
+        if self.process is None:
+            return "was not started"
         try:
             # It closed its socket, so it is dead or was killed just now.
             code = self.process.wait(timeout=1)
@@ -120,17 +122,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
 
-def _verdict(
-    kind: str,
-    number: int,
-    body: bytes,
-    error: list[str] | None,
-    problem: str | None,
-    children: list[list[Any]],
-) -> Verdict:
+def _verdict(message: list[Any]) -> Verdict:
+    kind, number, body, error, problem, children = message
     told = RemoteError(*error) if error else None
-    rows = [(lane, id, record, when) for lane, id, record, when in children]
-    return Verdict(kind, number, body, told, problem, rows)
+    return Verdict(kind, number, body, told, problem, [tuple(row) for row in children])
 
 
 class Children:
@@ -175,7 +170,7 @@ class Children:
         try:
             sock = child.spawn()
             await self._loop.create_unix_connection(lambda: child, sock=sock)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             log.error("a child process cannot be started: %s", error)
             self._forget(child)
             if child.token is not None:
@@ -202,10 +197,9 @@ class Children:
     def lost(self, child: Child) -> None:
         """Take in that a child has died."""
         self._forget(child)
+        how = child.how()
         if child.token is not None and not self._is_closed:
-            self._deliver(child.token, child.how())
-        elif child.process is not None:
-            child.how()
+            self._deliver(child.token, how)
 
     def _forget(self, child: Child) -> None:
         if child in self._idle:

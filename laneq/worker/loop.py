@@ -219,7 +219,7 @@ class ClaimLoop:
             )
         if reply.jobs:
             self.claimed += len(reply.jobs)
-            self._fence_floor = max(self._fence_floor, max(job.fence for job in reply.jobs))
+            self._fence_floor = max(self._fence_floor, *(job.fence for job in reply.jobs))
             if self._is_draining:
                 self._runner.refuse(reply)
             else:

@@ -14,10 +14,7 @@ from typing import Any, Final, Protocol
 from laneq import codec
 from laneq.options import EXECUTOR_NUMBERS, Executor, Retry, TaskOptions
 
-_EXECUTORS: Final[Mapping[int, Executor]] = {
-    number: name
-    for name, number in EXECUTOR_NUMBERS.items()  # type: ignore[misc]
-}
+_EXECUTORS: Final[Mapping[int, Any]] = {number: name for name, number in EXECUTOR_NUMBERS.items()}
 
 #: Heads kept. Heads of delayed jobs each have an instant of their own and are not kept.
 _MOST_HEADS: Final = 2_000

@@ -37,8 +37,8 @@ def run_worker(app: WorkerApp, options: WorkerOptions) -> int:
         options: `processes` is left to `supervise`.
 
     Returns:
-        The exit status: 0, or 1 where the worker itself failed. Does not return if code of a job cannot be stopped: the
-        process exits then, so that no second copy runs beside the first.
+        The exit status: 0, or 1 where the worker itself failed. Does not return if code of a
+        job cannot be stopped: the process exits then, so that no second copy runs beside it.
 
     Raises:
         UsageError: a lane does not exist, or the namespace is of another schema.

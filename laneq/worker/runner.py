@@ -228,7 +228,9 @@ class Runner:
             self._slots.take(claimed.lane)
             if self._app.middleware:
                 run.future = self._loop.create_future()
-                task = self._loop.create_task(self._with_hooks(run, claimed.record, payload))
+                task = self._loop.create_task(
+                    self._with_hooks(run, run.future, claimed.record, payload)
+                )
                 self._hooked.add(task)
                 task.add_done_callback(self._hooked.discard)
             else:
@@ -354,10 +356,6 @@ class Runner:
         if run.reason is not None and not (run.reason == "drain" and isinstance(error, JobControl)):
             self._stopped(run, error)
             return
-        # The first frame is this module's; a reader wants those of the job.
-        trace = error.__traceback__
-        if trace is not None and trace.tb_next is not None:
-            error = error.with_traceback(trace.tb_next)
         verdict = outcomes.raised(error, retry=run.plan.retry, attempt=run.job.attempt)
         self._settle(run, verdict, error)
 
@@ -402,8 +400,7 @@ class Runner:
         run.is_over = True
         if verdict.problem:
             log.error("job %s of task %s: %s", run.job.id, run.plan.task, verdict.problem)
-        if verdict.error is not None:
-            self._tell_failure(run, verdict)
+        self._tell_failure(run, verdict)
         if run.future is None:
             self._finish(run, verdict.kind, verdict.number, verdict.body)
         elif not run.future.done():
@@ -411,7 +408,8 @@ class Runner:
 
     def _tell_failure(self, run: Run, verdict: Verdict) -> None:
         job, told = run.job, verdict.error
-        assert told is not None
+        if told is None:
+            return
         if verdict.kind == "dead":
             log.warning(
                 "job %s of task %s is dead after attempt %d of %d: %s: %.500s",
@@ -464,15 +462,20 @@ class Runner:
             run.job.is_cancelled = True
         if run.reason in {None, "drain"} or reason == "lost":
             run.reason = reason
-        if run.plan.executor == "process":
-            self._children.kill(run)
-            if not run.began:
-                self._stopped(run, None)
-        elif run.plan.executor == "thread":
-            if reason == "timeout":
-                self._threads.interrupt(run)
-                run.timer = self._loop.call_later(STUCK_AFTER_S, self._is_stuck, run)
-        elif not run.began:
+        match run.plan.executor:
+            case "process":
+                self._children.kill(run)
+                if not run.began:
+                    self._stopped(run, None)
+            case "thread":
+                if reason == "timeout":
+                    self._threads.interrupt(run)
+                    run.timer = self._loop.call_later(STUCK_AFTER_S, self._is_stuck, run)
+            case _:
+                self._stop_coroutine(run)
+
+    def _stop_coroutine(self, run: Run) -> None:
+        if not run.began:
             # The coroutine is not entered yet, so it cannot tell that it was cancelled.
             self._stopped(run, None)
             if run.handle is not None:
@@ -530,16 +533,17 @@ class Runner:
 
     # --- hooks ------------------------------------------------------------------------
 
-    async def _with_hooks(self, run: Run, record: bytes, payload: bytes) -> None:
+    async def _with_hooks(
+        self, run: Run, future: asyncio.Future[Any], record: bytes, payload: bytes
+    ) -> None:
         job = run.job
-        assert run.future is not None
         enter(job)
         await self._call_hooks("before_job", job)
         if run.reason is not None and not run.is_over:
             self._stopped(run, None)
         if not run.is_over:
             self._launch(run, record, payload)
-        verdict, error = await run.future
+        verdict, error = await future
         if verdict.error is not None:
             told = verdict.error
             error = error or JobFailed(job.id, told.type, told.message, told.traceback)
@@ -573,7 +577,7 @@ async def call_hooks(
             if inspect.isawaitable(found):
                 async with asyncio.timeout(HOOK_LIMIT_S):
                     await found
-        except Exception:
+        except Exception:  # noqa: BLE001  a hook may raise anything
             log.exception("hook %s of %s failed", name, type(hook).__name__)
 
 

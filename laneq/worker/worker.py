@@ -7,6 +7,7 @@ worker's place on the list, then the connections.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -113,8 +114,9 @@ class Worker:
         self._lease_us: dict[str, int] = {}
         self._blockers: set[str] = set()
         self._rare = Throttle(_QUIET_S)
-        self._loop_task: asyncio.Task[None] | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._is_started = False
+        self._loop_task: asyncio.Task[None]
+        self._heartbeat: Heartbeat
         self._driver: AsyncDriver
         self._claims: ClaimLoop
         self._progress: ProgressSender
@@ -190,6 +192,7 @@ class Worker:
             raise
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
         self._loop_task.add_done_callback(self._loop_ended)
+        self._is_started = True
         self.ready.set()
 
     async def _come_in(self) -> None:
@@ -220,7 +223,7 @@ class Worker:
             held=self._held,
             lanes=lambda: self._lanes,
             info=self._info,
-            told=lambda news: loop.call_soon_threadsafe(self._take_news, news),
+            told=lambda news: _in_loop(loop, self._take_news, news),
             blocked=self._tell_blocked,
         )
         return Heartbeat(driver, app.keys, self.id, meter=self._meter, source=source, loop=loop)
@@ -232,8 +235,7 @@ class Worker:
         self.slots.know(lanes.names, served)
         self._lease_us = {lane.name: lane.lease_us for lane in lanes.lanes}
         self._lanes = lanes.names
-        if self._heartbeat is not None:
-            self._heartbeat.set_interval(shortest_lease_us(lanes))
+        self._heartbeat.set_interval(shortest_lease_us(lanes))
 
     def _check_lanes(self) -> None:
         for name in (*(self._options.lanes or ()), *self._options.reserved):
@@ -258,10 +260,10 @@ class Worker:
         options = self._options
         reserve = ", ".join(f"{lane}={n}" for lane, n in options.reserved.items()) or "none"
         tasks = sorted(self._app.tasks)
+        label = options.name or socket.gethostname()
         return "\n".join(
             (
-                f"laneq worker {options.name or socket.gethostname()} "
-                f"(pid {os.getpid()}, id {self.id})",
+                f"laneq worker {label} (pid {os.getpid()}, id {self.id})",
                 f"  redis      {self._app.address}, namespace {self._app.namespace}",
                 f"  lanes      {', '.join(self._served)}",
                 f"  slots      {options.concurrency}, reserved: {reserve}",
@@ -350,7 +352,7 @@ class Worker:
             log.warning("the event loop has been blocked for %.1f s", seconds)
 
     def _on_the_loop(self) -> Run | None:
-        if self._loop_task is None:
+        if not self._is_started:
             return None
         current = asyncio.current_task(self._loop_task.get_loop())
         for run in list(self.runner.running.values()):
@@ -370,7 +372,7 @@ class Worker:
         """Take no further jobs from now on; `stop` does the rest."""
         if not self._is_stopping:
             self._is_stopping = True
-            if self._loop_task is not None:
+            if self._is_started:
                 notify("STOPPING=1")
                 self._claims.drain()
         self._stop_asked.set()
@@ -389,7 +391,7 @@ class Worker:
         Args:
             grace_s: seconds that running jobs get; None for the option.
         """
-        if self._loop_task is None or self.stopped.is_set():
+        if not self._is_started or self.stopped.is_set():
             self.stopped.set()
             return
         self.begin_stop()
@@ -407,10 +409,9 @@ class Worker:
 
     async def _within(self, limit_s: float, is_so: Any, *, hurried: bool = False) -> bool:
         """Wait for a condition, at most so long; return whether it holds."""
-        waits = [asyncio.ensure_future(self._claims.until(is_so))]
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._claims.until(is_so))]
         if hurried:
             waits.append(asyncio.ensure_future(self._hurry.wait()))
-        assert self._loop_task is not None
         await asyncio.wait(
             (*waits, self._loop_task), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
         )
@@ -421,8 +422,6 @@ class Worker:
 
     async def _leave(self) -> None:
         loop = asyncio.get_running_loop()
-        assert self._loop_task is not None
-        assert self._heartbeat is not None
         if not self.runner.running:
             await self._end_claims()
         await loop.run_in_executor(None, self._heartbeat.stop, _LAST_CALLS_S)
@@ -438,7 +437,6 @@ class Worker:
         self.stopped.set()
 
     async def _end_claims(self) -> None:
-        assert self._loop_task is not None
         self._claims.finish()
         await asyncio.wait((self._loop_task,), timeout=_LAST_CALLS_S)
         if not self._loop_task.done():
@@ -457,3 +455,9 @@ class Worker:
         except (StoreError, TimeoutError) as error:
             # The list forgets a worker that does not beat.
             log.info("the worker could not sign off: %s", error)
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, function: Any, *args: Any) -> None:
+    """Have a function called in the loop, unless that has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args)

@@ -12,8 +12,9 @@ local reply = { "ok", int(now) }
 for i = 1, lanes_n do
   local head = redis.call("ZRANGE", waiting_key(i), 0, 0, "WITHSCORES")
   local due = redis.call("ZCOUNT", scheduled_key(i), "-inf", int(now))
-  if not head[2] and due > 0 then
-    head = redis.call("ZRANGE", scheduled_key(i), 0, 0, "WITHSCORES")
+  if due > 0 then
+    local first = redis.call("ZRANGE", scheduled_key(i), 0, 0, "WITHSCORES")
+    if not head[2] or tonumber(first[2]) < tonumber(head[2]) then head = first end
   end
   -- Snapshots are 5 s apart or more: look at those that the window can hold.
   local ring = redis.call("LRANGE", rates_key(i), -1 - math.ceil(window / 5000000), -1)

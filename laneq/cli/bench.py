@@ -200,6 +200,13 @@ _HEADINGS: Final = (
     help="Length of a run.",
 )
 @click.option(
+    "--warm-up",
+    type=click.FloatRange(0, 60),
+    default=1.0,
+    show_default=True,
+    help="Seconds at batch jobs before urgent ones come; 0 as in the simulation.",
+)
+@click.option(
     "--only",
     type=_NAMES,
     default=tuple(lanes_bench.ARRANGEMENTS),
@@ -311,10 +318,13 @@ def _lane_caption(plan: lanes_bench.Plan, server: str) -> Iterator[str]:
         if plan.one_slot_each
         else "ten slots in one worker process, in two of 2 and 8 for dedicated and reserved"
     )
-    yield f"{server}; {workers}; {plan.arrivals} arrivals; runs of {plan.seconds:g} s."
     yield (
-        "Published: simulated in one process, even arrivals, runs of 8 s "
-        "(with 150/s, dedicated did 832 of 1,200)."
+        f"{server}; {workers}; {plan.arrivals} arrivals; runs of {plan.seconds:g} s, after "
+        f"{plan.warm_up:g} s of batch jobs."
+    )
+    yield (
+        "Published: simulated in one process, even arrivals, runs of 8 s, urgent and batch jobs "
+        "from the same moment (at 150/s dedicated did 832 of 1,200)."
     )
     if plan.seconds != 8:  # noqa: PLR2004  the published length
         yield (

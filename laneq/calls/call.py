@@ -8,7 +8,7 @@ two drivers, sync and async, that carry them out.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Call(Generic[T]):
             `keys` it puts the connection's session key and the one of the try
             before, before `argv` the numbers of the two. A repeat after a
             broken connection then takes effect at most once.
+        again: place in `argv` of a flag that a repeat after a broken connection sets
+            to 1, for a script that finds its first try by itself; None for no such flag.
     """
 
     script: Script
@@ -39,6 +41,14 @@ class Call(Generic[T]):
     argv: tuple[bytes | str | int, ...]
     read: Callable[[Any], T]
     once: bool = False
+    again: int | None = None
+
+    def repeated(self) -> Call[T]:
+        """Return the call as it is sent again when it is not known whether it was applied."""
+        if self.again is None:
+            return self
+        argv = (*self.argv[: self.again], 1, *self.argv[self.again + 1 :])
+        return replace(self, argv=argv)
 
 
 @dataclass(frozen=True, slots=True)

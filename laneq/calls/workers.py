@@ -16,6 +16,9 @@ from laneq.scripts import load
 
 Reply = list[Any]
 
+#: Place of `repeated` among the arguments of claim.lua.
+_REPEATED: Final = 3
+
 #: Most jobs that one claim may start, and most outcomes that it may carry.
 CLAIM_MAX: Final = 256
 
@@ -196,7 +199,7 @@ class ClaimCalls:
                 n_children += 1
         argv.append(n_children)
         argv += children
-        return Call(self._script, self._keys, tuple(argv), self._read)
+        return Call(self._script, self._keys, tuple(argv), self._read, again=_REPEATED)
 
     def _read(self, reply: Reply) -> ClaimReply | None:
         if reply[0] == b"config":

@@ -54,11 +54,14 @@ TROUBLE: Final = frozenset({hiredis.ReplyError, Lost})
 #: Connections that one wait may lose before it gives up.
 MOST_BREAKS: Final = 100
 
+#: Seconds between looks of a wait, where the server has no pushes.
+POLL_S: Final = 0.05
+
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 _LAST_DOUBLING: Final = 16
 
-# fakeredis and servers before 7.0 do not know the `#!lua` line of a script.
+# What fakeredis says to the `#!lua` line of a script.
 _NO_FLAGS: Final = "unexpected symbol near '#'"
 
 
@@ -142,7 +145,8 @@ class ServerState:
 
     Attributes:
         since: when the outage began (monotonic seconds); None while Redis answers.
-        is_plain: scripts are sent without their ``#!lua`` line.
+        is_plain: it is fakeredis: scripts are sent without their ``#!lua`` line, and
+            waits ask again and again, since a connection that listens does nothing else.
     """
 
     __slots__ = ("_on_away", "is_plain", "patience_s", "since")
@@ -268,6 +272,8 @@ class Asked:
 
     def was_lost(self) -> None:
         """Remember the try whose fate is unknown; its session is not used again."""
+        if self._call is not None:
+            self._call = self._call.repeated()
         if self.session is not None:
             self._before = (self.session.key, self.session.seq)
             self.session = None

@@ -19,7 +19,6 @@ from laneq.calls.lanes import LanesInForce, PublishedTask
 from laneq.calls.workers import ClaimCalls, Claimed, ClaimReply, Ended, Seats
 from laneq.codec import encode_record
 from laneq.keys import Keys, keys_of
-from laneq.model import JobView
 from laneq.options import DEFAULT_LANES, Lane
 from tests.invariants import Problem, problems_in
 
@@ -87,8 +86,8 @@ class Stage:
         assert self.enqueue(*(new(i, lane=lane, when=when, **options) for i in ids)) == frozenset()
         return list(ids)
 
-    def look(self, job_id: str) -> JobView | None:
-        """Read one job."""
+    def look(self, job_id: str) -> Any:
+        """Read one job: a JobView, or None for an unknown id."""
         return self.run(jobs.look(self.keys, [job_id], lanes=self.lanes.names))[0]
 
     def state(self, job_id: str) -> str | None:

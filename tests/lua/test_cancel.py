@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from laneq.calls import jobs
@@ -91,7 +93,7 @@ def test_an_unknown_job_is_said_to_be_unknown(stage):
 
 def test_who_watches_a_job_is_told_of_its_cancel(stage):
     stage.put("a")
-    until = jobs.until_ended(stage.keys, "a", timeout_s=None)
+    until: Any = jobs.until_ended(stage.keys, "a", timeout_s=None)
     stage.run(until.call)
     with heard(stage, until.channel) as listener:
         stage.cancel("a", keep_us=0)

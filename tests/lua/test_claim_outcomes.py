@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from laneq.calls import jobs
@@ -320,7 +322,7 @@ def heard(stage, channel):
     return listener
 
 
-def message(listener) -> bytes | None:
+def message(listener) -> Any:
     for _ in range(5):
         found = listener.get_message(timeout=0.2)
         if found is not None and found["type"] == "message":
@@ -332,7 +334,7 @@ def message(listener) -> bytes | None:
 @pytest.mark.parametrize("kind", ["succeeded", "cancelled", "dead"])
 def test_who_watches_is_told_the_outcome_although_nothing_is_kept(stage, kind, keep):
     worker = running(stage, "a")
-    until = jobs.until_ended(stage.keys, "a", timeout_s=None)
+    until: Any = jobs.until_ended(stage.keys, "a", timeout_s=None)
     assert stage.run(until.call) is None
     with heard(stage, until.channel) as listener:
         worker.finish(
@@ -347,7 +349,7 @@ def test_who_watches_is_told_the_outcome_although_nothing_is_kept(stage, kind, k
 
 def test_the_end_of_an_expired_job_is_told_too(stage):
     stage.put("a", expires_us=1, ttl_us=0)
-    until = jobs.until_ended(stage.keys, "a", timeout_s=None)
+    until: Any = jobs.until_ended(stage.keys, "a", timeout_s=None)
     stage.run(until.call)
     stage.forward(1)
     with heard(stage, until.channel) as listener:

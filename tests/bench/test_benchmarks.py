@@ -36,7 +36,12 @@ def nothing_left(raw):
 @pytest.mark.parametrize("one_slot_each", [False, True])
 def test_lanes(rig, one_slot_each):
     plan = lanes.Plan(
-        seconds=1, rates=[30], only=["strict", "reserved"], batch=200, one_slot_each=one_slot_each
+        seconds=1,
+        warm_up=0.2,
+        rates=[30],
+        only=["strict", "reserved"],
+        batch=200,
+        one_slot_each=one_slot_each,
     )
     states = list(lanes.measure(rig, plan))
     rows = [state.row for state in states if state.is_final]
@@ -45,6 +50,7 @@ def test_lanes(rig, one_slot_each):
         assert row["urgent_per_s"] == 30
         assert row["arrivals"] == "even"
         assert row["urgent_sent"] == 30
+        assert row["run_p50_ms"] >= 20
         assert 1 <= row["urgent_done"] <= 30
         assert 20 <= row["p50_ms"] <= row["p99_ms"]
         assert 5 <= row["batch_per_s"] <= 60
@@ -53,7 +59,9 @@ def test_lanes(rig, one_slot_each):
 
 
 def test_lanes_with_one_lane_let_no_urgent_job_through(rig):
-    plan = lanes.Plan(seconds=1, rates=[50], only=["fifo"], batch=500, arrivals="poisson")
+    plan = lanes.Plan(
+        seconds=1, rates=[50], only=["fifo"], batch=500, warm_up=0, arrivals="poisson"
+    )
     row = list(lanes.measure(rig, plan))[-1].row
     assert row["urgent_done"] == 0
     assert row["p50_ms"] is None

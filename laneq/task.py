@@ -421,15 +421,15 @@ class PreparedTask(Generic[P, V_co]):
     def __repr__(self) -> str:
         return f"<PreparedTask {self._recipe.task} in {self._recipe.lane}>"
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
         """Enqueue a call with these options; see `Task.enqueue`."""
         return self._recipe.host.carry_out(self._recipe.enqueue(args, kwargs))
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
         """Enqueue a call with these options; the asynchronous twin of `enqueue`."""
         return await self._recipe.host.acarry_out(self._recipe.enqueue(args, kwargs))
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[V_co]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[V_co]:
         """Return a call with these options that is not enqueued yet; see `Task.call`."""
         return TaskCall(self._recipe, self._recipe.payload(args, kwargs))
 
@@ -462,7 +462,7 @@ class TaskRef:
         _DEFAULTS.using(**given)
         return TaskRef(self._host, self.name, given)
 
-    def enqueue(self, *args: Any, **kwargs: Any) -> Job[Any]:
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> Job[Any]:
         """Enqueue a call of the task; the arguments are the function's and nothing else.
 
         Raises:
@@ -478,11 +478,11 @@ class TaskRef:
         """
         return self._host.carry_out(self._recipe().enqueue(args, kwargs))
 
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[Any]:
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Job[Any]:
         """Enqueue a call of the task; the asynchronous twin of `enqueue`."""
         return await self._host.acarry_out(self._recipe().enqueue(args, kwargs))
 
-    def call(self, *args: Any, **kwargs: Any) -> TaskCall[Any]:
+    def call(self, /, *args: Any, **kwargs: Any) -> TaskCall[Any]:
         """Return a call that is not enqueued yet; see `Task.call`."""
         recipe = self._recipe()
         return TaskCall(recipe, recipe.payload(args, kwargs))
@@ -554,11 +554,11 @@ class Task(Generic[P, R_co, V_co]):
         # By reference, as functions are: a copy would be a task that no app knows.
         return self.function.__qualname__
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function here."""
         return self.function(*args, **kwargs)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
         """Enqueue a call of the function; takes what the function takes.
 
         An enqueue that is repeated after a broken connection makes one job.
@@ -578,11 +578,11 @@ class Task(Generic[P, R_co, V_co]):
         """
         return self._host.carry_out(self._recipe.enqueue(args, kwargs))
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
         """Enqueue a call of the function; the asynchronous twin of `enqueue`."""
         return await self._host.acarry_out(self._recipe.enqueue(args, kwargs))
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[V_co]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[V_co]:
         """Return a call that is not enqueued yet, for `enqueue_many` and `current_job`.
 
         Raises:

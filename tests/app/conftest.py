@@ -41,7 +41,7 @@ class Colour:
             self.thread = threading.Thread(target=self.loop.run_forever, name="colour")
             self.thread.start()
 
-    def begin(self, target: Any, verb: str, *args: Any, **kwargs: Any) -> Future[Any]:
+    def begin(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Ask without waiting for the answer."""
         if self.is_async:
             asked = getattr(target, f"a{verb}")(*args, **kwargs)
@@ -57,7 +57,7 @@ class Colour:
         threading.Thread(target=work, name="colour", daemon=True).start()
         return future
 
-    def ask(self, target: Any, verb: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Any:
         """Ask and wait for the answer; in the synchronous colour in this thread."""
         if not self.is_async:
             return getattr(target, verb)(*args, **kwargs)

@@ -22,6 +22,7 @@ from laneq.drive.async_wire import AsyncWire
 from laneq.drive.connect import open_stream
 from laneq.drive.persist import (
     MOST_BREAKS,
+    POLL_S,
     TROUBLE,
     Arg,
     Asked,
@@ -183,7 +184,8 @@ class AsyncDriver:
         """Have each message of a channel given to a callback, until `unsubscribe`.
 
         The subscription is restored after a reconnect, which is begun at once; what
-        was announced meanwhile is lost. The callback must not block.
+        was announced meanwhile is lost. The callback must not block. fakeredis announces
+        nothing here.
 
         Raises:
             RedisUnavailable: no connection.
@@ -252,7 +254,8 @@ class AsyncDriver:
         wire = await self.open_wire(timeout_s, self.address.read_timeout_s, self._lost_main)
         try:
             # Subscriptions come first: whoever asks on this connection can rely on them.
-            commands = [pack((b"SUBSCRIBE", channel)) for channel in self._listeners]
+            channels = () if self._state.is_plain else self._listeners
+            commands = [pack((b"SUBSCRIBE", channel)) for channel in channels]
             if self._state.since is not None:
                 commands.append(_PING)  # a server that is loading lets us in and refuses this
             for reply in [await sent for sent in [wire.send(each) for each in commands]]:
@@ -426,6 +429,8 @@ class AsyncDriver:
     async def _listen(self, channel: bytes, listener: Listener) -> None:
         wire = await self._connected()
         self._listeners.setdefault(channel, []).append(listener)
+        if self._state.is_plain:
+            return
         wire.has_listeners = True
         try:
             # Also where the channel has listeners: the answer tells that it is in force.
@@ -434,6 +439,9 @@ class AsyncDriver:
                 await self._connected()  # subscribes, as the channel is listed
             else:
                 self._check(reply)
+                if reply.__class__ is list:
+                    self._state.is_plain = True
+                    await wire.send(pack((b"UNSUBSCRIBE", channel)))
         except BaseException:
             self._unlisten(channel, listener)
             raise
@@ -444,7 +452,7 @@ class AsyncDriver:
             listeners.remove(listener)
         if not listeners and self._listeners.pop(channel, None) is not None:
             wire = self._wire
-            if wire is not None:
+            if wire is not None and not self._state.is_plain:
                 wire.send(pack((b"UNSUBSCRIBE", channel)))
                 wire.has_listeners = bool(self._listeners)
 
@@ -457,10 +465,10 @@ class AsyncDriver:
                 try:
                     value = await self._ask_for_wait(until.call)
                     while value is None:
-                        news = await inbox.get()
+                        news = await self._next_news(inbox)
                         if isinstance(news, bytes):
                             value = until.read(news)
-                        elif news.is_closing:
+                        elif news is not None and news.is_closing:
                             raise unavailable(self.address, news.reason)
                         if value is None:
                             value = await self._ask_for_wait(until.call)
@@ -471,6 +479,14 @@ class AsyncDriver:
             if limit.expired():
                 raise timed_out(until) from None
             raise
+
+    async def _next_news(self, inbox: asyncio.Queue[bytes | Lost]) -> bytes | Lost | None:
+        """Return what was announced; None when it is time to ask instead."""
+        if not self._state.is_plain:
+            return await inbox.get()
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(inbox.get(), POLL_S)
+        return None
 
     async def _ask_for_wait(self, call: Call[T]) -> T:
         """Ask, on one connection after another: a wait may see more than two of them break."""

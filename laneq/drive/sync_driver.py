@@ -20,6 +20,7 @@ from laneq.drive.address import Address
 from laneq.drive.connect import open_socket
 from laneq.drive.persist import (
     MOST_BREAKS,
+    POLL_S,
     TROUBLE,
     Arg,
     Asked,
@@ -306,6 +307,8 @@ class SyncDriver:
         give_up_at = None
         if until.timeout_s is not None:
             give_up_at = time.monotonic() + until.timeout_s
+        if self._state.is_plain:
+            return self._poll(until, give_up_at)
         breaks = 0
         wire = self._take()
         while True:
@@ -320,12 +323,16 @@ class SyncDriver:
 
     def _watch(self, wire: SyncWire, until: Until[Any], give_up_at: float | None) -> Any:
         """Wait on one connection; return the value, or `Lost` when it broke."""
-        refusal = wire.listen(until.channel)
-        if refusal.__class__ is Lost:
-            return refusal
-        if refusal is not None:
+        answer = wire.listen(until.channel)
+        if answer.__class__ is Lost:
+            return answer
+        if answer.__class__ in TROUBLE:
             self._give(wire)
-            raise trouble(self.address, refusal)
+            raise trouble(self.address, answer)
+        if answer.__class__ is list:
+            self._state.is_plain = True
+            self._stop_listening(wire, until.channel)
+            return self._poll(until, give_up_at)
         try:
             value = self._listen(wire, until, give_up_at)
         except Exception:
@@ -362,10 +369,18 @@ class SyncDriver:
         return call.read(reply)
 
     def _stop_listening(self, wire: SyncWire, channel: bytes) -> None:
-        if wire.lost is None and wire.unlisten(channel) is None:
-            self._give(wire)
-        else:
+        if wire.lost is None and wire.unlisten(channel).__class__ in TROUBLE:
             wire.close()
+        self._leave(wire)
+
+    def _poll(self, until: Until[T], give_up_at: float | None) -> T:
+        """Wait at a server that cannot announce anything on this connection (fakeredis)."""
+        while (value := self.call(until.call)) is None:
+            left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
+            if left_s <= 0:
+                raise timed_out(until)
+            time.sleep(min(left_s, POLL_S))
+        return value
 
 
 def _close_all(wires: list[SyncWire]) -> None:

@@ -116,14 +116,17 @@ class SyncWire:
             self.pushed.append(push[2])
 
     def listen(self, channel: bytes) -> Any:
-        """Subscribe to a channel; return None, an error reply or `Lost`."""
+        """Subscribe to a channel; return the confirmation, an error reply or `Lost`.
+
+        A confirmation that is not a push is that of a server without RESP3's pushes.
+        """
         return self._switch(b"SUBSCRIBE", channel)
 
     def unlisten(self, channel: bytes) -> Any:
-        """Unsubscribe, and forget what came; return None, an error reply or `Lost`."""
-        trouble = self._switch(b"UNSUBSCRIBE", channel)
+        """Unsubscribe, and forget what came; return likewise."""
+        answer = self._switch(b"UNSUBSCRIBE", channel)
         self.pushed.clear()
-        return trouble
+        return answer
 
     def _switch(self, verb: bytes, channel: bytes) -> Any:
         # In RESP3 the confirmation is a push, an error is a reply.
@@ -137,10 +140,8 @@ class SyncWire:
                     if not data:
                         return self._lose(_CLOSED_BY_SERVER)
                     self._feed(data)
-                elif isinstance(reply, hiredis.ReplyError):
+                elif isinstance(reply, hiredis.ReplyError) or reply[0] == confirmation:
                     return reply
-                elif reply[0] == confirmation:
-                    return None
                 else:
                     self._keep(reply)
         except (OSError, hiredis.ProtocolError) as error:

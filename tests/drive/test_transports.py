@@ -146,6 +146,36 @@ def test_a_certificate_can_be_taken_unseen(colour: Colour, tls: TlsEnd, namespac
     driven.close()
 
 
+# --- fakeredis -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_url() -> Iterator[str]:
+    with EmbeddedServer(engine="fake") as server:
+        yield server.url
+
+
+def test_fakeredis_gets_scripts_that_it_can_read(colour: Colour, fake_url: str) -> None:
+    driven = colour.open(fake_url)
+    assert [driven.call(echo(str(i))) for i in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_waits_end_at_fakeredis_too(colour: Colour, fake_url: str) -> None:
+    driven = colour.open(fake_url)
+
+    def plan(key: bytes, timeout_s: float) -> Plan[Any]:
+        call: Call[Any] = Call(GET, (key,), (), lambda reply: reply)
+        answer = yield Until(b"channel", call, bytes, timeout_s)
+        return answer
+
+    waiting = driven.begin("run", plan(b"key", 10))
+    soon(lambda: driven.driver._state.is_plain)
+    assert driven.command("SET", b"key", b"7") is not None
+    assert waiting.result(10) == b"7"
+    with pytest.raises(TimeoutError):
+        driven.run(plan(b"other", 0.1))
+
+
 # --- sentinels ---------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from laneq.model import State
 @click.group(cls=NounGroup)
 @data_options
 def dead() -> None:
-    """Look at, retry and purge dead letters: jobs that were given up on."""
+    """Look at, retry and purge jobs that were given up on."""
 
 
 @dead.command("list")

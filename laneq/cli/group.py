@@ -33,11 +33,11 @@ class Entry:
 #: Name → command, in the order of the help. A test compares the lines.
 COMMANDS: Final = {
     "dev": Entry("laneq.cli.dev", "Start a private server and a worker, for development."),
-    "worker": Entry("laneq.cli.worker", "Run jobs."),
+    "worker": Entry("laneq.cli.worker", "Run jobs until told to stop."),
     "enqueue": Entry("laneq.cli.enqueue", "Enqueue a job by the name of its task."),
     "lanes": Entry("laneq.cli.lanes", "Look at and steer lanes."),
     "jobs": Entry("laneq.cli.jobs", "Look at and steer jobs."),
-    "dead": Entry("laneq.cli.dead", "Look at, retry and purge dead letters."),
+    "dead": Entry("laneq.cli.dead", "Look at, retry and purge jobs that were given up on."),
     "workers": Entry("laneq.cli.workers", "Look at live workers."),
     "bench": Entry("laneq.cli.bench", "Measure laneq on this machine."),
 }
@@ -139,6 +139,18 @@ class NounGroup(click.Group):
             _no_such_command(ctx, args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs with their first line whole."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, _first_line(command)) for name, command in commands if command]
+            )
+
+
+def _first_line(command: click.Command) -> str:
+    return (command.help or "").partition("\n")[0]
+
 
 class Root(click.Group):
     """The ``laneq`` command: imports commands when they are used, and ends them."""
@@ -210,6 +222,7 @@ def _print_error(settings: Settings, error: Exception, status: int) -> None:
 
 
 @click.group(
+    "laneq",
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings: command line, then the app, then the environment, then [tool.laneq] in the "

@@ -1,0 +1,53 @@
+"""``laneq workers``: who is alive."""
+
+from __future__ import annotations
+
+from laneq.calls import workers as calls
+from laneq.calls.workers import WorkerInfo
+from tests.cli.conftest import Commands
+from tests.stage import Stage
+
+
+def register(stage: Stage, worker_id: str, name: str, pid: int) -> None:
+    info = WorkerInfo(
+        name=name,
+        host="host-1",
+        pid=pid,
+        slots=10,
+        reserve={"urgent": 2},
+        lanes=("urgent", "batch"),
+        tasks=("t",),
+        running=3,
+        started_at=1.5,
+    )
+    stage.run(calls.register(stage.keys, worker_id, info))
+
+
+def test_two_workers_of_one_name_are_two(laneq: Commands, stage: Stage):
+    register(stage, "id-b", "w1", 12)
+    register(stage, "id-a", "w1", 11)
+    rows = laneq.json("workers", schema="workers")
+    assert [row["id"] for row in rows] == ["id-a", "id-b"]
+    assert rows[0] == {
+        "id": "id-a",
+        "name": "w1",
+        "host": "host-1",
+        "pid": 11,
+        "slots": 10,
+        "reserve": {"urgent": 2},
+        "running": 3,
+        "lanes": ["urgent", "batch"],
+        "tasks": ["t"],
+        "started_at": 1.5,
+        "last_heartbeat_at": rows[0]["last_heartbeat_at"],
+    }
+    lines = laneq.out("workers").splitlines()
+    assert len(lines) == 3
+    assert lines[1].split()[:6] == ["w1", "host-1", "11", "3", "10", "urgent=2"]
+
+
+def test_no_live_worker_is_no_error(laneq: Commands, stage: Stage):
+    answer = laneq("workers")
+    assert (answer.status, answer.out) == (0, "")
+    assert "no live worker" in answer.err
+    assert laneq.json("workers", schema="workers") == []

@@ -9,7 +9,8 @@ and one more for each `BlockingWire`.
 from __future__ import annotations
 
 from laneq.drive.address import Address
-from laneq.drive.async_driver import AsyncDriver, BlockingWire
+from laneq.drive.async_driver import AsyncDriver
+from laneq.drive.blocking_wire import BlockingWire
 from laneq.drive.persist import backoff_s
 from laneq.drive.sync_driver import SyncDriver
 

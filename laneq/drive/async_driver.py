@@ -12,13 +12,14 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from laneq.calls.call import Call, Plan, Until
 from laneq.drive.address import Address
 from laneq.drive.async_wire import AsyncWire
+from laneq.drive.blocking_wire import BlockingWire
 from laneq.drive.connect import open_stream
 from laneq.drive.persist import (
     MOST_BREAKS,
@@ -38,17 +39,10 @@ from laneq.drive.persist import (
     pack_call,
     persist,
 )
-from laneq.drive.refusals import Lost, timed_out, trouble, unavailable, word_of
-from laneq.errors import RedisUnavailable, StoreError
+from laneq.drive.refusals import Lost, timed_out, trouble, unavailable
+from laneq.errors import StoreError
 
 T = TypeVar("T")
-
-#: Seconds after its own timeout that a blocking pop may take to answer.
-_MARGIN_S: Final = 5.0
-_UNBLOCK_AGAIN_S: Final = 0.01
-
-#: How a server that has become a replica answers a blocking pop.
-_DEMOTED: Final = frozenset({"UNBLOCKED", "READONLY"})
 
 #: Seconds that a closed connection may take to be gone.
 _LINGER_S: Final = 1.0
@@ -107,7 +101,7 @@ class AsyncDriver:
         self._keeper: asyncio.Task[None] | None = None
         self._guard: AsyncGenerator[None] | None = None
         self._stay: object | None = None
-        self._blocking: set[BlockingWire] = set()
+        self.blocking_wires: set[BlockingWire] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,7 +128,7 @@ class AsyncDriver:
         """
         wire = self._wire
         if wire is None or wire.loop is not _get_loop():
-            wire = await self._connected()
+            wire = await self.connected()
         session = free_session(wire, self._prefix) if call.once else None
         packed = pack_call(call, session)
         reply = await wire.send(packed)
@@ -156,7 +150,7 @@ class AsyncDriver:
             RedisRefused: the server answered with an error.
         """
         packed = pack(args)
-        wire = await self._connected()
+        wire = await self.connected()
         reply = await wire.send(packed)
         if reply.__class__ in TROUBLE:
             return await self._persist(Asked(None, packed, None), reply, wire)
@@ -220,8 +214,13 @@ class AsyncDriver:
 
     # --- connections ------------------------------------------------------------------
 
-    async def _connected(self) -> AsyncWire:
-        """Return the connection of this loop, made now if need be."""
+    async def connected(self) -> AsyncWire:
+        """Return the connection of this loop, made now if need be, with patience.
+
+        Raises:
+            RedisUnavailable: no connection.
+            RedisRefused: the server answered with an error.
+        """
         loop = _get_loop()
         if self._loop is not loop:
             await self._enter_loop(loop)
@@ -259,7 +258,7 @@ class AsyncDriver:
             if self._state.since is not None:
                 commands.append(_PING)  # a server that is loading lets us in and refuses this
             for reply in [await sent for sent in [wire.send(each) for each in commands]]:
-                self._check(reply)
+                self.check(reply)
         except BaseException:
             wire.close()
             raise
@@ -272,7 +271,8 @@ class AsyncDriver:
             self._on_connect()
         return wire
 
-    def _check(self, reply: Any) -> None:
+    def check(self, reply: Any) -> None:
+        """Raise laneq's error for a reply that is none."""
         if reply.__class__ in TROUBLE:
             raise trouble(self.address, reply)
 
@@ -313,9 +313,9 @@ class AsyncDriver:
     def _leave_loop(self) -> None:
         """Forget a loop that is not the running one, and end its connections there."""
         loop, wires = self._loop, self._wires()
-        blocking = self._blocking
+        blocking = self.blocking_wires
         self._start_afresh()
-        self._blocking = blocking
+        self.blocking_wires = blocking
         for wire in wires:
             # A loop that was closed without its own shutdown closes nothing any more.
             with contextlib.suppress(RuntimeError):
@@ -323,7 +323,7 @@ class AsyncDriver:
                     loop.call_soon_threadsafe(wire.close)
 
     def _wires(self) -> list[AsyncWire]:
-        found = [self._wire, *(each.wire for each in self._blocking)]
+        found = [self._wire, *(each.wire for each in self.blocking_wires)]
         return [wire for wire in found if wire is not None]
 
     async def _shut(self) -> None:
@@ -385,7 +385,7 @@ class AsyncDriver:
                         case Attempt(timeout_s):
                             answer = await self._attempt(timeout_s)
                         case _:
-                            answer = await self._connected()
+                            answer = await self.connected()
                 except StoreError as error:
                     step = steps.throw(error)
                 else:
@@ -420,14 +420,14 @@ class AsyncDriver:
         tries = 0
         while self._listeners and self._wire is None:
             try:
-                await self._connected()
+                await self.connected()
             except StoreError:
                 # Whoever calls meanwhile is told; the listeners have nobody to tell.
                 await asyncio.sleep(backoff_s(tries))
                 tries += 1
 
     async def _listen(self, channel: bytes, listener: Listener) -> None:
-        wire = await self._connected()
+        wire = await self.connected()
         self._listeners.setdefault(channel, []).append(listener)
         if self._state.is_plain:
             return
@@ -436,9 +436,9 @@ class AsyncDriver:
             # Also where the channel has listeners: the answer tells that it is in force.
             reply = await wire.send(pack((b"SUBSCRIBE", channel)))
             if reply.__class__ is Lost:
-                await self._connected()  # subscribes, as the channel is listed
+                await self.connected()  # subscribes, as the channel is listed
             else:
-                self._check(reply)
+                self.check(reply)
                 if reply.__class__ is list:
                     self._state.is_plain = True
                     await wire.send(pack((b"UNSUBSCRIBE", channel)))
@@ -492,7 +492,7 @@ class AsyncDriver:
         """Ask, on one connection after another: a wait may see more than two of them break."""
         reply: Any = None
         for _ in range(MOST_BREAKS):
-            wire = await self._connected()
+            wire = await self.connected()
             packed = pack_call(call, None)
             reply = await wire.send(packed)
             if reply.__class__ in TROUBLE:
@@ -513,120 +513,6 @@ async def _until_loop_ends(driver: weakref.ref[AsyncDriver], stay: object) -> As
         # The driver may have left this loop, and even have come back to it.
         if still is not None and still._stay is stay:  # noqa: SLF001  of this module
             await still._shut()  # noqa: SLF001
-
-
-class BlockingWire:
-    """A connection of its own for blocking pops; one pop at a time.
-
-    A pop that is cancelled goes on at the server until the next one, `interrupt` or
-    `aclose`; what it pops is not lost: the next `pop` returns it.
-    """
-
-    def __init__(self, driver: AsyncDriver) -> None:
-        self._driver = driver
-        self.wire: AsyncWire | None = None
-        self._client_id = 0
-        self._pending: asyncio.Future[Any] | None = None
-        self._is_stopped = False
-
-    async def pop(self, keys: Sequence[bytes], timeout_s: float) -> bytes | None:
-        """Wait for an element in one of the lists; pop it and return the list's key.
-
-        Args:
-            keys: the lists, in the order in which they are looked at.
-            timeout_s: seconds until the wait ends with None; above 0.
-
-        Raises:
-            RedisUnavailable: no connection, or it broke, or it went stale: no answer
-                within 5 s after the timeout. The next pop connects anew.
-            RedisRefused: the server answered with an error.
-        """
-        if self._pending is not None:
-            kept = await self._take_back()
-            if kept is not None:
-                return kept
-        self._is_stopped = False
-        wire = await self._connected()
-        if self._is_stopped:
-            return None
-        self._pending = wire.send(pack((b"BLPOP", *keys, timeout_s)))
-        limit_s = timeout_s + _MARGIN_S
-        stale = wire.loop.call_later(
-            limit_s, wire.give_up, f"connection stale, no answer for {limit_s:g} s"
-        )
-        # Also for a pop that is cancelled: the next one waits for it.
-        self._pending.add_done_callback(lambda _: stale.cancel())
-        return self._read(await asyncio.shield(self._pending))
-
-    def _read(self, reply: Any) -> bytes | None:
-        self._pending = None
-        if reply.__class__ in TROUBLE:
-            if word_of(reply) in _DEMOTED:
-                self._close()
-            raise trouble(self._driver.address, reply)
-        return None if reply is None else cast("bytes", reply[0])
-
-    async def interrupt(self) -> None:
-        """End the pop under way, if there is one: it returns what it got, or None.
-
-        Once this returns, the server gives nothing more to that pop.
-        """
-        self._is_stopped = True  # for a pop that is still connecting
-        pending = self._pending
-        while pending is not None and not pending.done():
-            try:
-                await self._driver.command(b"CLIENT", b"UNBLOCK", self._client_id)
-            except StoreError:
-                # Without the right to unblock, or without Redis: end the connection.
-                self._close()
-                return
-            # The pop may not have reached the server before the order to end it.
-            await asyncio.wait((pending,), timeout=_UNBLOCK_AGAIN_S)
-
-    async def _take_back(self) -> bytes | None:
-        await self.interrupt()
-        if self._pending is None:
-            return None
-        try:
-            return self._read(await self._pending)
-        except RedisUnavailable:
-            return None  # the pop that was cancelled is over, one way or another
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        wire = self.wire
-        self._close()
-        if wire is not None:
-            await wire.ended
-
-    def _close(self) -> None:
-        if self.wire is not None:
-            self.wire.close()
-
-    async def _connected(self) -> AsyncWire:
-        if self.wire is None or self.wire.loop is not _get_loop():
-            self._pending = None
-            driver = self._driver
-            await driver._connected()  # noqa: SLF001  its loop and its patience
-            timeout_s = driver.address.connect_timeout_s
-            wire = await driver.open_wire(timeout_s, None, self._lost)
-            watch = wire.loop.call_later(timeout_s, wire.give_up, "no answer to CLIENT ID")
-            try:
-                reply = await wire.send(pack((b"CLIENT", b"ID")))
-                driver._check(reply)  # noqa: SLF001
-            except BaseException:
-                wire.close()
-                raise
-            finally:
-                watch.cancel()
-            self.wire, self._client_id = wire, reply
-            driver._blocking.add(self)  # noqa: SLF001
-        return self.wire
-
-    def _lost(self, wire: AsyncWire, _lost: Lost) -> None:
-        if self.wire is wire:
-            self.wire = None
-            self._driver._blocking.discard(self)  # noqa: SLF001
 
 
 _DRIVERS: Final[weakref.WeakSet[AsyncDriver]] = weakref.WeakSet()

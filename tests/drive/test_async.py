@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from laneq.calls.call import Plan, Until
-from laneq.drive import Address, AsyncDriver, async_driver
+from laneq.drive import Address, AsyncDriver, blocking_wire
 from laneq.errors import RedisRefused, RedisUnavailable
 from laneq.keys import keys_of
 from tests.drive.conftest import Counter, clients, echo, soon
@@ -588,7 +588,7 @@ def test_a_cancelled_pop_that_got_nothing_is_ended_by_the_next(
 def test_a_pop_on_a_dead_connection_is_told_that_it_is_stale(
     run: Run, proxy: Proxy, namespace: str, lists: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_driver, "_MARGIN_S", 0.1)
+    monkeypatch.setattr(blocking_wire, "_MARGIN_S", 0.1)
 
     async def main() -> None:
         async with open_driver(proxy.url, namespace) as driver:

@@ -111,7 +111,9 @@ class Heartbeat:
     def set_interval(self, shortest_lease_us: int) -> None:
         """Have every lease renewed four times in its life."""
         quarter_s = shortest_lease_us / 4e6
-        self.interval_s = min(_LONGEST_S, max(_SHORTEST_S, quarter_s))
+        before_s, self.interval_s = self.interval_s, min(_LONGEST_S, max(_SHORTEST_S, quarter_s))
+        if self.interval_s < before_s and self._thread.is_alive():
+            self._wake.set()  # the wait under way is longer than the new leases
 
     def nudge(self) -> None:
         """Beat now."""

@@ -353,6 +353,10 @@ class Runner:
         if run.is_over:
             self.stuck.discard(run)
             return
+        # The first frame is the worker's; a reader wants those of the job.
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is not None:
+            error = error.with_traceback(trace.tb_next)
         if run.reason is not None and not (run.reason == "drain" and isinstance(error, JobControl)):
             self._stopped(run, error)
             return

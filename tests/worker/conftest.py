@@ -30,8 +30,12 @@ class Crew:
     def app(self, url: str | None = None, **options: Any) -> LaneQ:
         """Return an app."""
         app = LaneQ(url or self.url, namespace=self.namespace, **options)
-        self._stack.push_async_callback(app.aclose)
+        self.closing(app)
         return app
+
+    def closing(self, app: LaneQ) -> None:
+        """Close an app at the end of the test."""
+        self._stack.push_async_callback(app.aclose)
 
     async def start(self, app: LaneQ, slots: int = 4, **options: Any) -> Worker:
         """Return a worker that takes jobs."""

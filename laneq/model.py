@@ -69,6 +69,19 @@ EVENTS: Final = (
     "purged",
 )
 
+#: Counts that are kept beside EVENTS: attempts ended by a cancel, jobs whose body was
+#: gone, dead letters dropped for number or age, starts while a higher lane waited.
+SIDE_EVENTS: Final = ("stopped", "missing", "dropped", "inverted")
+
+#: started = the sum of these and of what is running, at any instant.
+ATTEMPT_ENDS: Final = (
+    "succeeded",
+    "failed_attempts",
+    "lost_leases",
+    "handed_back",
+    "stopped",
+)
+
 #: enqueued = the sum of these, at any instant (behaviour §7).
 BALANCE: Final = (
     "waiting",

@@ -16,10 +16,7 @@ from typing import Any, Final
 import redis
 
 from laneq.keys import PERMANENT, keys_of
-from laneq.model import BALANCE, State
-
-#: How an attempt ends: started = the sum of these and what runs now.
-ATTEMPT_ENDS: Final = ("succeeded", "failed_attempts", "lost_leases", "handed_back", "stopped")
+from laneq.model import ATTEMPT_ENDS, BALANCE, State
 
 _RUN: Final = re.compile(rb"(\d+) (\S+) (\S+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d) (.*)")
 _LANE_WORDS: Final = ("waiting", "scheduled", "leases", "dead")

@@ -49,8 +49,6 @@ from laneq.running import running_here
 from laneq.task import Task, TaskCall, TaskDecorator, TaskKwargs, TaskRef, enqueue_many
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from laneq.testing import Testing
 
 P = ParamSpec("P")
@@ -416,7 +414,7 @@ class LaneQ:
         return self.sync_driver.run(plan) if stand_in is None else stand_in.run(plan)
 
     async def acarry_out(self, plan: Plan[T], /) -> T:
-        """Carry out a plan of `laneq.calls`."""
+        """Carry out a plan of `laneq.calls`; the asynchronous twin of `carry_out`."""
         stand_in = self._stand_in
         if stand_in is None:
             return await self.async_driver().run(plan)
@@ -500,7 +498,7 @@ class LaneQ:
         self._stand_in = stand_in
         self._forget()
 
-    def testing(self) -> AbstractContextManager[Testing]:
+    def testing(self) -> Testing:
         """Run everything in this process, on fakeredis, with no server; for tests.
 
         ::

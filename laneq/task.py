@@ -107,6 +107,9 @@ class TaskHost(Host, Protocol):
 # --- arguments ----------------------------------------------------------------
 
 
+def _takes_all(*args: Any, **kwargs: Any) -> None: ...
+
+
 class Arguments:
     """Which calls a function takes: `inspect.Signature.bind`, quick for calls that fit.
 
@@ -120,7 +123,10 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         """Work the signature into tables by number of positional arguments."""
         self._task = task
-        self._signature = inspect.signature(function)
+        try:
+            self._signature = inspect.signature(function)
+        except ValueError:  # some functions written in C have none: they take what they take
+            self._signature = inspect.signature(_takes_all)
         positional: list[inspect.Parameter] = []
         named: set[str] = set()
         needed: set[str] = set()

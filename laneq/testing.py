@@ -249,7 +249,7 @@ class Testing:
             return value
 
     async def arun(self, plan: Plan[T], /) -> T:
-        """Carry out a plan in a coroutine; a wait runs what is due."""
+        """Carry out a plan in a coroutine; the asynchronous twin of `run`."""
         try:
             step = next(plan)
             while True:

@@ -278,6 +278,11 @@ class Worker:
         """Return the loop that claims."""
         return self._claims
 
+    @property
+    def beats(self) -> int:
+        """Return how many heartbeats Redis has answered."""
+        return self._heartbeat.beats
+
     async def until_idle(self) -> None:
         """Wait until all that was enqueued before, and can start now, has ended."""
         await self._claims.until_idle()

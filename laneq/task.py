@@ -528,6 +528,9 @@ class Task(Generic[P, R_co, V_co]):
         UsageError: it is no function whose value could be a result.
     """
 
+    __name__: str
+    __qualname__: str
+
     def __init__(
         self,
         host: TaskHost,

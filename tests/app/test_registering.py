@@ -69,7 +69,7 @@ def test_an_unknown_option_is_an_error_that_lists_the_known_ones(app):
     with pytest.raises(OptionError, match=r"laen: unknown option.*boost.*lane.*'lane'"):
         app.task(laen="urgent")
     with pytest.raises(OptionError, match=r"dealy.*Did you mean 'delay'"):
-        at_the_top.using(dealy=3)
+        at_the_top.using(dealy=3)  # type: ignore[call-arg]
     with pytest.raises(OptionError, match="delay: unknown option"):
         app.task(delay=3)  # of a call alone
 

@@ -122,7 +122,8 @@ def open_socket(
         RedisUnavailable: no connection in time.
         RedisRefused: the server answered, and refused.
     """
-    deadline = time.monotonic() + (timeout_s or address.connect_timeout_s)
+    timeout_s = timeout_s or address.connect_timeout_s
+    deadline = time.monotonic() + timeout_s
     connection: Any  # redis-py's own types are not complete
     make: Any
     try:
@@ -138,7 +139,7 @@ def open_socket(
         connection.deadline = deadline
         connection.connect()
     except (RedisError, OSError, ValueError) as error:
-        raise not_connected(address, error) from error
+        raise not_connected(address, error, timeout_s) from error
     taken: socket.socket = connection._sock  # noqa: SLF001  this is the hand-over
     connection._sock = None  # noqa: SLF001
     taken.settimeout(address.read_timeout_s)
@@ -175,12 +176,12 @@ async def open_stream(
         RedisUnavailable: no connection in time.
         RedisRefused: the server answered, and refused.
     """
+    timeout_s = timeout_s or address.connect_timeout_s
     connection: Any = None
     try:
-        async with asyncio.timeout(timeout_s or address.connect_timeout_s):
+        async with asyncio.timeout(timeout_s):
             settings = _settings(address, client_name)
-            settings["socket_connect_timeout"] = address.connect_timeout_s
-            settings["socket_timeout"] = address.connect_timeout_s
+            settings["socket_connect_timeout"] = settings["socket_timeout"] = timeout_s
             if address.scheme == "unix":
                 connection = theirs_async.UnixDomainSocketConnection(**settings)
             else:
@@ -192,7 +193,7 @@ async def open_stream(
             await connection.connect()
     except (RedisError, OSError, ValueError) as error:
         await _drop(connection)
-        raise not_connected(address, error) from error
+        raise not_connected(address, error, timeout_s) from error
     except BaseException:
         await _drop(connection)
         raise

@@ -57,6 +57,9 @@ MOST_BREAKS: Final = 100
 #: Seconds between looks of a wait, where the server has no pushes.
 POLL_S: Final = 0.05
 
+#: Seconds that the last attempt gets, however little patience is left.
+_LEAST_ATTEMPT_S: Final = 0.25
+
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 _LAST_DOUBLING: Final = 16
@@ -179,7 +182,9 @@ class ServerState:
     def attempt_s(self, connect_timeout_s: float) -> float:
         """Return the seconds that one attempt to connect may take."""
         left = self.left_s()
-        return min(connect_timeout_s, left) if left > 0 else connect_timeout_s
+        if left <= 0:
+            return connect_timeout_s
+        return min(connect_timeout_s, max(left, _LEAST_ATTEMPT_S))
 
 
 class Wire(Protocol):

@@ -88,14 +88,20 @@ def timed_out(until: Until[Any]) -> TimeoutError:
     return TimeoutError(f"nothing was announced within {until.timeout_s:g} s")
 
 
-def not_connected(address: Address, error: Exception) -> StoreError:
-    """Return our error for one that redis-py raised while connecting."""
+def not_connected(address: Address, error: Exception, timeout_s: float) -> StoreError:
+    """Return our error for one that redis-py raised while connecting.
+
+    Args:
+        address: the server.
+        error: what was raised.
+        timeout_s: seconds that connecting could take.
+    """
     # Its asyncio unix connection wraps what the server answered.
     while type(error) is theirs.ConnectionError and isinstance(error.__cause__, theirs.RedisError):
         error = error.__cause__
     text = str(error) or type(error).__name__
     if isinstance(error, (theirs.TimeoutError, TimeoutError)):
-        return unavailable(address, f"no answer within {address.connect_timeout_s:g} s")
+        return unavailable(address, f"no answer within {timeout_s:.3g} s")
     word = getattr(error, "status_code", None)
     if isinstance(error, theirs.AuthenticationError):
         word = word or ("NOAUTH" if address.password is None else "WRONGPASS")

@@ -180,6 +180,8 @@ class SyncWire:
                 finally:
                     _limit(self._sock, self._read_timeout_s)
                 if data is None:
+                    if time.monotonic() >= until:
+                        return None
                     reply = self.ask(_PING)
                     if reply.__class__ is Lost:
                         return reply

@@ -588,17 +588,16 @@ def test_a_cancelled_pop_that_got_nothing_is_ended_by_the_next(
 def test_a_pop_on_a_dead_connection_is_told_that_it_is_stale(
     run: Run, proxy: Proxy, namespace: str, lists: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking_wire, "_MARGIN_S", 0.1)
-
     async def main() -> None:
         async with open_driver(proxy.url, namespace) as driver:
             wire = driver.blocking()
             assert await wire.pop(lists, 0.01) is None
             proxy.blackhole()
+            monkeypatch.setattr(blocking_wire, "_MARGIN_S", 0.1)
             began = time.monotonic()
             with pytest.raises(RedisUnavailable, match="connection stale"):
                 await wire.pop(lists, 0.1)
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 3
             proxy.restore()
             monkeypatch.undo()
             assert await wire.pop(lists, 0.01) is None

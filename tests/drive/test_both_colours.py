@@ -153,7 +153,7 @@ def test_a_late_reply_ends_in_unavailable_and_never_in_a_hang(
     driven.call(echo("connected"))
     proxy.blackhole()
     began = time.monotonic()
-    with pytest.raises(RedisUnavailable, match=r"no answer within 0\.3 s"):
+    with pytest.raises(RedisUnavailable, match="no answer within"):
         driven.call(echo("swallowed"))
     assert time.monotonic() - began < 3
     proxy.restore()

@@ -88,6 +88,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         openssl(
             *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
             *("-nodes", "-days", "2", "-subj", f"/CN={name}"),
+            *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
             *("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem"),
         )
     openssl(

@@ -127,11 +127,15 @@ def enqueue(
             options["delay"] = delay
         call = session.app.ref(task).using(**options).call(*args, **kwargs)
         ids = _store(session, call, count)
-        _warn_if_unknown(session, task)
-        if not wait:
-            _say_ids(settings, task, ids)
-            return Status.DONE
-        return _wait(session, settings, task, ids)
+        try:
+            _warn_if_unknown(session, task)
+            if wait:
+                return _wait(session, settings, task, ids)
+        except KeyboardInterrupt:
+            note(f"not cancelled: {_named(ids)}")
+            raise
+    _say_ids(settings, task, ids)
+    return Status.DONE
 
 
 def _store(session: Session, call: Any, count: int) -> list[str]:
@@ -160,7 +164,11 @@ def _say_ids(settings: Settings, task: str, ids: list[str]) -> None:
     elif len(ids) == 1:
         click.echo(ids[0])
     else:
-        click.echo(f"enqueued {len(ids):,} jobs of {task}: {ids[0]} to {ids[-1]}")
+        click.echo(f"enqueued {len(ids):,} jobs of {task}: {_named(ids)}")
+
+
+def _named(ids: Sequence[str]) -> str:
+    return ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
 
 
 # --- wait -------------------------------------------------------------------
@@ -168,15 +176,11 @@ def _say_ids(settings: Settings, task: str, ids: list[str]) -> None:
 
 def _wait(session: Session, settings: Settings, task: str, ids: list[str]) -> Status:
     outcomes: list[Outcome] = []
-    try:
-        with progress("waiting", len(ids)) as advance:
-            for job_id in ids:
-                until = job_calls.until_ended(session.keys, job_id, timeout_s=None)
-                outcomes.append(session.wait(until))
-                advance(1)
-    except KeyboardInterrupt:
-        note(f"no longer waiting; not cancelled: {ids[len(outcomes)]}")
-        raise
+    with progress("waiting", len(ids)) as advance:
+        for job_id in ids:
+            until = job_calls.until_ended(session.keys, job_id, timeout_s=None)
+            outcomes.append(session.wait(until))
+            advance(1)
     ended = list(zip(ids, outcomes, strict=True))
     if settings.wants_json:
         results = [_outcome_json(job_id, outcome) for job_id, outcome in ended]

@@ -6,16 +6,16 @@ are. In a pipe nothing is cut, coloured or boxed, so that it can be searched.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from io import StringIO
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -29,6 +29,9 @@ from rich.text import Text
 
 #: Wider than any row: in a pipe nothing is wrapped.
 _PIPE_WIDTH: Final = 100_000
+
+#: What is left of a column that may be cut.
+_NARROWEST: Final = 6
 
 _MINUTE: Final = 60.0
 
@@ -53,25 +56,48 @@ class Column:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under headings."""
-    is_terminal = _is_terminal()
+    console = Console(highlight=False)
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    widths = _widths(columns, cells)
+    if console.is_terminal:
+        # The box keeps one character between columns.
+        _fit(columns, widths, console.width - len(columns))
     table = Table(
-        box=box.SIMPLE_HEAD if is_terminal else None,
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
         show_edge=False,
-        padding=(0, 2, 0, 0) if not is_terminal else (0, 1, 0, 0),
+        padding=0 if console.is_terminal else (0, 2, 0, 0),
         pad_edge=False,
         header_style="bold",
     )
-    for column in columns:
+    for column, width in zip(columns, widths, strict=True):
         table.add_column(
-            column.title,
-            justify=column.side,
-            no_wrap=True,
-            overflow="ellipsis" if column.may_cut else "fold",
-            min_width=None if column.may_cut else len(column.title),
+            column.title, justify=column.side, no_wrap=True, overflow="ellipsis", width=width
         )
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    _print(table)
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    if console.is_terminal:
+        console.print(table)
+        return
+    text = StringIO()
+    Console(file=text, width=_PIPE_WIDTH, color_system=None, highlight=False).print(table)
+    click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    widths = [cell_len(column.title) for column in columns]
+    for row in cells:
+        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    return widths
+
+
+def _fit(columns: Sequence[Column], widths: list[int], room: int) -> None:
+    """Take from the widest columns that may be cut until all fit, if they can."""
+    may_cut = [n for n, column in enumerate(columns) if column.may_cut]
+    while sum(widths) > room:
+        widest = max(may_cut, key=lambda n: widths[n], default=None)
+        if widest is None or widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -83,20 +109,6 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
         click.echo(f"{name:<{width}}{first}".rstrip())
         for line in others:
             click.echo(f"{'':<{width}}{line}".rstrip())
-
-
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
-
-
-def _print(renderable: Any) -> None:
-    if _is_terminal():
-        Console(highlight=False).print(renderable)
-        return
-    text = StringIO()
-    console = Console(file=text, width=_PIPE_WIDTH, color_system=None, highlight=False)
-    console.print(renderable)
-    click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
 def shortened(text: str, most: int = 1_000) -> str:

@@ -67,7 +67,7 @@ class Commands:
         document = json.loads(answer.out)
         Draft202012Validator(
             REGISTRY.contents(f"{schema}.json"),
-            registry=REGISTRY,  # type: ignore[call-arg]  stubs lag behind
+            registry=REGISTRY,
         ).validate(document)
         return document
 

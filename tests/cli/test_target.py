@@ -223,7 +223,7 @@ def test_a_module_that_fails_shows_folder_path_and_its_own_traceback(
 
 def test_an_option_error_in_the_app_keeps_its_place(at_home: Path):
     write(at_home / "wrong_i.py", "from laneq import LaneQ\napp = LaneQ(max_payload=-1)\n")
-    with pytest.raises(ConfigError, match="wrong_i.*OptionError") as caught:
+    with pytest.raises(ConfigError, match=r"wrong_i.*OptionError") as caught:
         find_app("wrong_i", folders=[at_home])
     assert isinstance(caught.value.__cause__, OptionError)
 

@@ -287,7 +287,7 @@ class ClaimLoop:
                 continue
             if reply is not None:
                 if away_since:
-                    log.info("Redis answers again after %.1f s", time.monotonic() - away_since)
+                    log.warning("Redis answers again after %.1f s", time.monotonic() - away_since)
                 return reply, asked
             self._calls = None
 

@@ -154,6 +154,7 @@ class Worker:
             prefix=app.keys.prefix,
             client_name="laneq-worker",
             patience_s=_PATIENCE_S,
+            on_disconnect=self._tell_disconnect,
         )
         try:
             await self._come_in()
@@ -209,6 +210,11 @@ class Worker:
                     log.warning("waiting for Redis: %s", error)
                 await asyncio.sleep(backoff_s(tries))
                 tries += 1
+
+    def _tell_disconnect(self, error: StoreError) -> None:
+        """Say so when a connection had to be given up without a word from the other side."""
+        if "no reply within" in str(error) and self._rare.allows("stale"):
+            log.warning("connection stale, a new one is made: %s", error)
 
     def _make_heartbeat(self, loop: asyncio.AbstractEventLoop) -> Heartbeat:
         app = self._app
@@ -446,10 +452,11 @@ class Worker:
         await asyncio.wait((self._loop_task,), timeout=_LAST_CALLS_S)
         if not self._loop_task.done():
             unreported = len(self._claims.unreported())
-            log.error(
-                "%d outcomes could not be reported; their jobs run again when their leases end",
-                unreported,
-            )
+            if unreported:
+                log.error(
+                    "%d outcomes could not be reported; their jobs run again when their leases end",
+                    unreported,
+                )
             self._loop_task.cancel()
             await asyncio.wait((self._loop_task,))
 

@@ -1,0 +1,277 @@
+"""Redis goes away, loses replies or refuses: nothing is lost, nothing starts twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from laneq import LaneQ, RedisRefused, State
+from laneq.worker import Worker, WorkerOptions
+from tests.proxy import Proxy
+from tests.worker.conftest import Crew, Gate, soon
+
+
+@pytest.fixture
+def through(crew: Crew, proxy: Proxy) -> LaneQ:
+    """An app whose workers go through the proxy; producers use `app`."""
+    return crew.app(proxy.url)
+
+
+async def happened(event: object) -> None:
+    await soon(event.is_set)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["cut_before_next_reply", "swallow_next_reply"])
+async def test_a_claim_whose_reply_is_lost_gives_its_jobs_once(
+    crew: Crew, app: LaneQ, proxy: Proxy, how: str
+) -> None:
+    through = crew.app(proxy.url, read_timeout=1)
+    starts: list[int] = []
+
+    @through.task(name="t")
+    async def t(n: int) -> int:
+        starts.append(n)
+        return n
+
+    worker = await crew.start(through, slots=4)
+    await worker.until_idle()
+    lose: Callable[[str], object] = getattr(proxy, how)
+    for n in range(3):
+        lost = lose("EVALSHA")
+        job = await app.ref("t").aenqueue(n)
+        await happened(lost)
+        assert await job.aresult(10) == n
+    assert starts == [0, 1, 2]
+
+
+async def test_outcomes_reported_into_a_broken_connection_count_once(
+    crew: Crew, app: LaneQ, through: LaneQ, proxy: Proxy
+) -> None:
+    gate = Gate()
+
+    @through.task(name="t")
+    async def t() -> str:
+        await gate.hold()
+        return "done"
+
+    worker = await crew.start(through, poll=60)
+    job = await app.ref("t").aenqueue()
+    await gate.begun.wait()
+    await soon(lambda: worker.claims._waiter is not None)
+    lost = proxy.cut_before_next_reply("EVALSHA")
+    gate.let_go.set()
+    await happened(lost)
+    assert await job.aresult(10) == "done"
+    counts = await app.async_driver().command("HGETALL", app.keys.of_lane("counts", "normal"))
+    assert int(counts[b"succeeded"]) == 1
+    assert b"stale" not in counts
+
+
+@pytest.mark.slow
+async def test_jobs_go_on_while_redis_is_away_and_their_outcomes_arrive(
+    crew: Crew, app: LaneQ, through: LaneQ, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+
+    @through.task(name="t")
+    async def t(n: int) -> int:
+        await gate.hold()
+        return n
+
+    worker = await crew.start(through)
+    jobs = [await app.ref("t").aenqueue(n) for n in range(4)]
+    await worker.until_running(4)
+    proxy.refuse()
+    gate.let_go.set()
+    await soon(lambda: len(worker.claims.unreported()) == 4)
+    await soon(lambda: "Redis is away" in caplog.text)
+    await asyncio.sleep(1.5)
+    proxy.restore()
+    assert [await job.aresult(10) for job in jobs] == [0, 1, 2, 3]
+    await soon(lambda: "Redis answers again" in caplog.text)
+    assert caplog.text.count("Redis is away") <= 2
+
+
+@pytest.mark.slow
+async def test_fault_C1_a_worker_hears_everything_again_after_each_disconnect(
+    crew: Crew, app: LaneQ, through: LaneQ, proxy: Proxy
+) -> None:
+    gate = Gate()
+
+    @through.task(name="t")
+    async def t(n: int) -> int:
+        return n
+
+    @through.task(name="holds")
+    async def holds() -> None:
+        await gate.hold()
+
+    worker = await crew.start(through)
+    for n in range(10):
+        proxy.cut()
+        assert await (await app.ref("t").aenqueue(n)).aresult(5) == n
+    gate.begun.clear()
+    job = await app.ref("holds").aenqueue()
+    await gate.begun.wait()
+    await soon(lambda: worker._driver._wire is not None)
+    await job.acancel()
+    async with asyncio.timeout(5):
+        await gate.cancelled.wait()
+    assert proxy.connections <= 3
+
+
+@pytest.mark.slow
+async def test_fault_C2_a_silent_network_is_noticed_and_healed_from(
+    crew: Crew, app: LaneQ, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = crew.app(proxy.url, read_timeout=2)
+
+    @through.task(name="t")
+    async def t() -> str:
+        return "done"
+
+    worker = await crew.start(through)
+    await worker.until_idle()
+    proxy.blackhole()
+    async with asyncio.timeout(10):
+        while "connection stale" not in caplog.text:
+            await asyncio.sleep(0.02)
+    proxy.restore()
+    job = await app.ref("t").aenqueue()
+    assert await job.aresult(8) == "done"
+
+
+@pytest.mark.slow
+async def test_fault_C4_a_worker_that_cannot_reach_redis_is_quiet_and_idle(
+    crew: Crew, through: LaneQ, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    await crew.start(through)
+    proxy.refuse()
+    before = time.process_time()
+    await asyncio.sleep(4)
+    assert time.process_time() - before < 1
+    assert len(caplog.records) <= 12
+    proxy.restore()
+
+
+async def test_a_worker_that_starts_while_redis_is_away_waits_and_says_so(
+    crew: Crew, app: LaneQ, through: LaneQ, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    @through.task(name="t")
+    async def t() -> str:
+        return "done"
+
+    proxy.refuse()
+    worker = Worker(through, WorkerOptions(concurrency=1))
+    starting = asyncio.ensure_future(worker.start())
+    await soon(lambda: "waiting for Redis" in caplog.text)
+    assert not worker.ready.is_set()
+    proxy.restore()
+    await starting
+    job = await app.ref("t").aenqueue()
+    assert await job.aresult(10) == "done"
+    await worker.stop()
+
+
+async def test_a_worker_waits_while_redis_is_loading(
+    crew: Crew, through: LaneQ, proxy: Proxy
+) -> None:
+    told = proxy.answer_next("LOADING Redis is loading the dataset in memory", "EVALSHA")
+    worker = await crew.start(through)
+    assert told.is_set()
+    assert worker.ready.is_set()
+
+
+async def test_a_refusal_for_good_is_raised_at_the_start(
+    crew: Crew, through: LaneQ, proxy: Proxy
+) -> None:
+    proxy.answer_next("NOPERM this user has no permissions", "EVALSHA")
+    with pytest.raises(RedisRefused, match="NOPERM"):
+        await Worker(through, WorkerOptions(concurrency=1)).start()
+
+
+@pytest.mark.parametrize("error", ["READONLY You can't write against a read only replica.",
+                                   "LOADING Redis is loading the dataset in memory",
+                                   "MISCONF Redis is configured to save RDB snapshots",
+                                   "NOPERM this user has no permissions",
+                                   "ERR something that nobody thought of"])  # fmt: skip
+async def test_a_refused_claim_is_asked_again_until_it_is_taken(
+    crew: Crew, app: LaneQ, through: LaneQ, proxy: Proxy, error: str
+) -> None:
+    @through.task(name="t")
+    async def t() -> str:
+        return "done"
+
+    worker = await crew.start(through, poll=60)
+    await worker.until_idle()
+    told = proxy.answer_next(error, "EVALSHA")
+    job = await app.ref("t").aenqueue()
+    await happened(told)
+    assert await job.aresult(10) == "done"
+
+
+async def test_fault_D1_a_flushed_script_cache_is_no_matter(
+    crew: Crew, app: LaneQ, raw: redis.Redis
+) -> None:
+    @app.task(name="t")
+    async def t(n: int) -> int:
+        return n
+
+    await crew.start(app)
+    for n in range(20):
+        raw.script_flush()
+        assert await (await t.aenqueue(n)).aresult(10) == n
+
+
+async def test_fault_D4_a_forbidden_config_is_one_line_and_no_obstacle(
+    crew: Crew, app: LaneQ, through: LaneQ, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    @through.task(name="t")
+    async def t() -> str:
+        return "done"
+
+    caplog.set_level("INFO")
+    proxy.answer_next("NOPERM this user has no permissions to run 'config|get'", "CONFIG")
+    await crew.start(through)
+    assert caplog.text.count("could not check") == 1
+    assert await (await app.ref("t").aenqueue()).aresult(10) == "done"
+
+
+async def test_fault_D4_an_eviction_policy_is_one_warning_that_names_it(
+    crew: Crew, app: LaneQ, raw: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        await crew.start(app)
+    finally:
+        raw.config_set("maxmemory-policy", "noeviction")
+    assert caplog.text.count("allkeys-lru") == 1
+
+
+async def test_a_worker_that_stops_while_redis_is_away_ends_in_bounded_time(
+    crew: Crew, app: LaneQ, through: LaneQ, proxy: Proxy
+) -> None:
+    gate = Gate()
+
+    @through.task(name="t")
+    async def t() -> None:
+        await gate.hold()
+
+    worker = Worker(through, WorkerOptions(concurrency=1))
+    await worker.start()
+    job = await app.ref("t").aenqueue()
+    await gate.begun.wait()
+    proxy.refuse()
+    gate.let_go.set()
+    began = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(30):
+            await worker.stop(grace_s=1)
+    assert time.monotonic() - began < 20
+    assert worker.stopped.is_set()
+    assert await job.astate() is State.RUNNING

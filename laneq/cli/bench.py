@@ -342,7 +342,7 @@ _DEMO_AFTER: Final = """\
 What to see: in one lane (fifo) no urgent job ends, 2,000 others are before it. Urgent first
 (strict) waits for a batch job to end, for none is interrupted. Slots of their own (dedicated)
 hold until 150/s is more than two can do; then the queue grows. Two reserved and eight shared
-slots hold at both rates: laneq worker APP -c 10 --reserve urgent=2."""
+slots hold at both rates: laneq worker APP -c 2 --reserve urgent, and laneq worker APP -c 8."""
 
 
 # --- throughput -------------------------------------------------------------

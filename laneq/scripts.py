@@ -135,6 +135,19 @@ def _splice(folder: Path, source: str, seen: set[str]) -> str:
     return "\n".join(out)
 
 
+def _inline_lane_keys(source: str, keys: Sequence[str], lane_keys: Sequence[str]) -> str:
+    """Write ``waiting_key(i)`` out where its argument is plain.
+
+    Making a Lua function costs as much as a command, and a call makes all of its
+    script's; one whose every use was written out is left out by `build`.
+    """
+    width = len(lane_keys)
+    for at, word in enumerate(lane_keys, 1):
+        base = len(keys) + at - width
+        source = re.sub(rf"\b{word}_key\((\w+)\)", rf"KEYS[{base} + \1 * {width}]", source)
+    return source
+
+
 def _strip(source: str) -> str:
     """Drop comment and blank lines: servers keep every loaded text in memory."""
     lines = (line for line in source.splitlines() if line.strip())
@@ -142,7 +155,12 @@ def _strip(source: str) -> str:
 
 
 def _prelude(
-    keys: Sequence[str], lane_keys: Sequence[str], args: Sequence[str], groups: Sequence[Group]
+    keys: Sequence[str],
+    lane_keys: Sequence[str],
+    args: Sequence[str],
+    groups: Sequence[Group],
+    *,
+    body: str,
 ) -> str:
     out: list[str] = []
     for i, word in enumerate(keys, 1):
@@ -152,6 +170,8 @@ def _prelude(
         out.append(f"local lanes_n = (#KEYS - {len(keys)}) / {width}")
         for i, word in enumerate(lane_keys, 1):
             base = len(keys) + i - width
+            if f"{word}_key(" not in body:
+                continue
             out.append(f"local function {word}_key(i) return KEYS[{base} + i * {width}] end")
     for i, word in enumerate(args, 1):
         name, _, kind = word.partition(":")
@@ -196,8 +216,8 @@ def build(folder: Path, name: str) -> Script:
                 args += words
             case _:
                 groups.append(Group(words[0], tuple(words[1:])))
-    prelude = _prelude(keys, lane_keys, args, groups)
-    body = prelude + "\n" + _strip(_splice(folder, source, set())) + "\n"
+    main = _inline_lane_keys(_strip(_splice(folder, source, set())), keys, lane_keys)
+    body = f"{_prelude(keys, lane_keys, args, groups, body=main)}\n{main}\n"
     text = f"#!lua flags={','.join(flags)}\n{body}" if flags else f"#!lua\n{body}"
     return Script(
         name=name,

@@ -2,10 +2,14 @@
 -- FLAGS   allow-oom
 -- KEYS    state jobs runs outcomes history progress ended watchers workers beats tasks task_counts call doorbell
 -- KEYS    waiting* scheduled* leases* counts* wake* dead*
--- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int look:int
--- EACH    lane priority aging cap paused lease served running reserve listening
+-- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int look:int seats settings
+-- EACH    lane lease:int
+-- EACH    reserved lane:int running:int slots:int
 -- EACH    outcome lane:int id fence:str kind number:int body
 -- EACH    child outcome:int lane:int id record when
+--         seats: a digit per lane, the sum of 1 served, 2 listened for, 4 paused
+--         settings: JSON [[priority, aging per µs, cap], ...] of all lanes
+--         reserved: lanes of which this worker keeps slots, and how many of them run
 -- RETURNS {"ok", now, wake_after, more, {stale id...}, {paused i...}, row...}
 --         row: id record lane fence attempt score enqueued
 --         wake_after: µs after which the caller should claim again although nothing
@@ -107,7 +111,8 @@ local function add_row(id, record, i, fence, attempt, score, enqueued)
   rows[n + 5], rows[n + 6], rows[n + 7] = attempt, score, enqueued
 end
 local hints = redis.call(
-  "HMGET", state_key, "clock", "version", "next_due", "watch_until", "watcher", "swept"
+  "HMGET", state_key, "clock", "version", "next_due", "watch_until", "watcher", "swept",
+  "watched"
 )
 if not hints[2] or tonumber(hints[2]) ~= version then return { "config" } end
 start_clock(tonumber(hints[1] or "0"), fence_floor)
@@ -143,7 +148,7 @@ if outcome_n > 0 then
     ids[j] = ARGV[outcome_at + (j - 1) * outcome_w + OUTCOME_ID]
   end
   local lines = redis.call("HMGET", runs_key, unpack(ids))
-  local is_watched = redis.call("EXISTS", watchers_key) == 1
+  local is_watched = hints[7] and tonumber(hints[7]) >= now
   for j = 1, outcome_n do
     local at, id, line = outcome_at + (j - 1) * outcome_w, ids[j], lines[j]
     local i, given = tonumber(ARGV[at + OUTCOME_LANE]), ARGV[at + OUTCOME_FENCE]
@@ -225,103 +230,139 @@ if next_due and next_due <= now then
   if next_due and next_due <= now then more = 1 end
 end
 
-local priority, aging, cap = {}, {}, {}
-local served, running, reserve, listening = {}, {}, {}, {}
-local waiting, paused, is_paused = {}, {}, {}
-local short = 0
+-- Who may take what: waiting[i] is whether lane i has work beyond what was picked.
+local served, waiting, paused = {}, {}, {}
+local listened, is_listening = {}, false
 for i = 1, lanes_n do
-  local at = lane_at + (i - 1) * lane_w
-  priority[i], aging[i] = tonumber(ARGV[at + LANE_PRIORITY]), tonumber(ARGV[at + LANE_AGING])
-  cap[i] = tonumber(ARGV[at + LANE_CAP])
-  running[i], reserve[i] = tonumber(ARGV[at + LANE_RUNNING]), tonumber(ARGV[at + LANE_RESERVE])
-  listening[i] = ARGV[at + LANE_LISTENING] == "1"
-  if running[i] < reserve[i] then short = short + reserve[i] - running[i] end
-  if ARGV[at + LANE_PAUSED] == "1" then
+  local seat = string.byte(seats, i) - 48
+  if seat >= 4 then
     paused[#paused + 1] = i
-    is_paused[i] = true
+    served[i] = nil
+    seat = seat - 4
   else
-    served[i] = ARGV[at + LANE_SERVED] == "1"
+    served[i] = seat % 2 == 1
+  end
+  if seat >= 2 then
+    listened[i], is_listening = true, true
   end
 end
-
--- heads[i] are ids and scores in turn, from position at[i] on; waiting[i] is
--- whether the lane has work beyond what was picked.
-local heads, at, asked = {}, {}, {}
-local function fetch(i, offset, n)
-  heads[i] = redis.call("ZRANGE", waiting_key(i), offset, offset + n - 1, "WITHSCORES")
-  at[i], asked[i] = 1, n
-  waiting[i] = heads[i][1] ~= nil
+local running, reserve, short = {}, {}, 0
+for j = 1, reserved_n do
+  local row = reserved_at + (j - 1) * reserved_w
+  local i = tonumber(ARGV[row + RESERVED_LANE])
+  running[i] = tonumber(ARGV[row + RESERVED_RUNNING])
+  reserve[i] = tonumber(ARGV[row + RESERVED_SLOTS])
+  short = short + math.max(reserve[i] - running[i], 0)
 end
-local function may_start(i)
-  local own = reserve[i] - running[i]
-  if own < 0 then own = 0 end
-  return free - 1 >= short - own
+-- How many more jobs of lane i may start, if no others do: a start of a lane that
+-- lacks of its own reserve takes one of the slots kept for it.
+local function room_of(i)
+  local own = reserve[i] and math.max(reserve[i] - running[i], 0) or 0
+  return free - short + own
 end
 local function occupy(i, n)
-  local before = reserve[i] - running[i]
-  running[i] = running[i] + n
-  local after = reserve[i] - running[i]
-  short = short + math.max(after, 0) - math.max(before, 0)
+  if reserve[i] then
+    local before = math.max(reserve[i] - running[i], 0)
+    running[i] = running[i] + n
+    short = short + math.max(reserve[i] - running[i], 0) - before
+  end
   free = free - n
 end
 
+-- heads[i] are ids and scores in turn, from position at[i] on.
+local heads, at, asked = {}, {}, {}
+local function fetch(i, offset, n)
+  local found =
+    redis.call("ZRANGE", waiting_key(i), int(offset), int(offset + n - 1), "WITHSCORES")
+  heads[i], at[i], asked[i] = found, 1, n
+  waiting[i] = found[1] ~= nil
+end
+
+local rules
 local run_args, call_line = {}, {}
 local wanted = free
 if wanted > 0 then
+  local heads_n, only = 0, nil
   for i = 1, lanes_n do
-    if not is_paused[i] then fetch(i, 0, served[i] and math.min(wanted + 1, 33) or 1) end
+    if served[i] ~= nil then
+      fetch(i, 0, served[i] and math.min(wanted + 1, 33) or 1)
+      if waiting[i] then
+        heads_n, only = heads_n + 1, i
+      end
+    end
   end
   local round = 0
   while free > 0 do
-    -- Pick by value until the slots are taken or nothing may start.
+    -- Pick by value until the slots are taken or nothing may start: picks[i] are
+    -- id, score and whether the start keeps to the order of priorities, in turn.
     local picks, picked = {}, 0
-    while free > 0 do
-      local best, best_value, best_score
-      for i = 1, lanes_n do
-        if waiting[i] and served[i] and may_start(i) then
-          local score = tonumber(heads[i][at[i] + 1])
-          local gain = aging[i] * (now - score)
-          if gain > cap[i] then gain = cap[i] end
-          local value = priority[i] + gain
-          if
-            not best
-            or value > best_value
-            or (
-              value == best_value
-              and (
-                priority[i] > priority[best]
-                or (priority[i] == priority[best] and score < best_score)
+    if heads_n == 1 then
+      -- One lane has work: what it may start needs no comparing.
+      local n = served[only] and math.min(room_of(only), free) or 0
+      if n > 0 and asked[only] < n + 1 and #heads[only] == 2 * asked[only] then
+        fetch(only, 0, n + 1)
+      end
+      local head, of_lane = heads[only], {}
+      for j = 1, math.min(2 * n, #head), 2 do
+        of_lane[picked * 3 + 1], of_lane[picked * 3 + 2] = head[j], head[j + 1]
+        of_lane[picked * 3 + 3] = true
+        picked = picked + 1
+      end
+      waiting[only] = head[2 * picked + 1] ~= nil
+      if picked > 0 then
+        picks[only] = of_lane
+        occupy(only, picked)
+      end
+    elseif heads_n > 1 then
+      rules = rules or cjson.decode(settings)
+      while free > 0 do
+        local best, best_value, best_score
+        for i = 1, lanes_n do
+          if waiting[i] and served[i] and room_of(i) > 0 then
+            local rule, score = rules[i], tonumber(heads[i][at[i] + 1])
+            local gain = rule[2] * (now - score)
+            if gain > rule[3] then gain = rule[3] end
+            local value = rule[1] + gain
+            if
+              not best
+              or value > best_value
+              or (
+                value == best_value
+                and (
+                  rule[1] > rules[best][1]
+                  or (rule[1] == rules[best][1] and score < best_score)
+                )
               )
-            )
-          then
-            best, best_value, best_score = i, value, score
+            then
+              best, best_value, best_score = i, value, score
+            end
           end
         end
-      end
-      if not best then break end
-      local of_lane = picks[best]
-      if not of_lane then
-        of_lane = {}
-        picks[best] = of_lane
-      end
-      local n = #of_lane
-      of_lane[n + 1], of_lane[n + 2] = heads[best][at[best]], heads[best][at[best] + 1]
-      picked = picked + 1
-      occupy(best, 1)
-      -- A start keeps to the order of priorities if no strictly higher lane has
-      -- work at this moment, whether or not this worker serves it.
-      local in_order = true
-      for i = 1, lanes_n do
-        if waiting[i] and priority[i] > priority[best] then in_order = false end
-      end
-      of_lane[n + 3] = in_order
-      at[best] = at[best] + 2
-      if heads[best][at[best]] == nil then
-        if #heads[best] < 2 * asked[best] then
-          waiting[best] = false
-        else
-          -- The chunk is used up: look behind what this round has picked.
-          fetch(best, #of_lane / 3, math.min(free + 1, 129))
+        if not best then break end
+        local of_lane = picks[best]
+        if not of_lane then
+          of_lane = {}
+          picks[best] = of_lane
+        end
+        local n = #of_lane
+        of_lane[n + 1], of_lane[n + 2] = heads[best][at[best]], heads[best][at[best] + 1]
+        picked = picked + 1
+        occupy(best, 1)
+        -- A start keeps to the order of priorities if no strictly higher lane has
+        -- work at this moment, whether or not this worker serves it.
+        local in_order = true
+        for i = 1, lanes_n do
+          if waiting[i] and rules[i][1] > rules[best][1] then in_order = false end
+        end
+        of_lane[n + 3] = in_order
+        at[best] = at[best] + 2
+        if heads[best][at[best]] == nil then
+          if #heads[best] < 2 * asked[best] then
+            waiting[best] = false
+          else
+            -- The chunk is used up: look behind what this round has picked.
+            fetch(best, #of_lane / 3, math.min(free + 1, 129))
+          end
         end
       end
     end
@@ -333,15 +374,15 @@ if wanted > 0 then
       end
       local records = redis.call("HMGET", jobs_key, unpack(ids))
       local past = redis.call("HMGET", runs_key, unpack(ids))
-      local lease_at = lane_at + (i - 1) * lane_w + LANE_LEASE
-      local deadline, started = int(now + tonumber(ARGV[lease_at])), int(now)
+      local deadline, started = int(now + tonumber(ARGV[lane_at + i])), int(now)
       local name = string.match(waiting_key(i), "([^:]*)$")
       local leases = {}
       for j, id in ipairs(ids) do
         local record, score = records[j], of_lane[3 * j - 1]
         local newline = record and string.find(record, "\n", 1, true)
         local head = newline and string.sub(record, 1, newline - 1)
-        if not head or past[j] or string.find(head, "\t[bqxX]=") then
+        local has_options = head and string.find(head, "\t", 1, true)
+        if not head or past[j] or (has_options and string.find(head, "\t[bqxX]=")) then
           -- Not the first attempt, or options that a start looks at, or no body at all.
           local run, expires = slow().start(id, record, past[j], score, worker_id, name)
           if not head then
@@ -368,7 +409,8 @@ if wanted > 0 then
             if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
           end
         else
-          local task, fence = string.match(head, "^[^\t]*"), int(next_tick())
+          local task = has_options and string.sub(head, 1, has_options - 1) or head
+          local fence = int(next_tick())
           score = int(tonumber(score))
           local n = #run_args
           run_args[n + 1] = id
@@ -393,8 +435,12 @@ if wanted > 0 then
       more = 1
       break
     end
+    heads_n = 0
     for i = 1, lanes_n do
       if served[i] then fetch(i, 0, math.min(free + 1, 33)) end
+      if waiting[i] then
+        heads_n, only = heads_n + 1, i
+      end
     end
   end
   if #run_args > 0 then redis.call("HSET", runs_key, unpack(run_args)) end
@@ -402,12 +448,14 @@ end
 
 -- Slots that are no use to a lane that is listened for: end the wait; tokens are
 -- put after that, at the end, so that they go to others.
-for i = 1, lanes_n do
-  if listening[i] and not (served[i] and free > 0 and may_start(i)) then
-    redis.call("DEL", doorbell_key)
-    redis.call("LPUSH", doorbell_key, "1")
-    redis.call("EXPIRE", doorbell_key, 60)
-    break
+if is_listening then
+  for i = 1, lanes_n do
+    if listened[i] and not (served[i] and free > 0 and room_of(i) > 0) then
+      redis.call("DEL", doorbell_key)
+      redis.call("LPUSH", doorbell_key, "1")
+      redis.call("EXPIRE", doorbell_key, "60")
+      break
+    end
   end
 end
 if wanted > 0 then
@@ -444,7 +492,7 @@ if outcome_n > 0 or #call_line > 0 then
   for _, id in ipairs(stale) do
     call_line[#call_line + 1] = id .. ":0"
   end
-  redis.call("SET", call_key, int(seq) .. " " .. table.concat(call_line, " "), "EX", 60)
+  redis.call("SET", call_key, int(seq) .. " " .. table.concat(call_line, " "), "EX", "60")
 end
 keep_clock()
 flush_ended()

@@ -11,4 +11,6 @@ if outcome then return { "ended", outcome } end
 if redis.call("HEXISTS", jobs_key, id) == 0 then return { "unknown" } end
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 redis.call("ZADD", watchers_key, "GT", int(now + ttl), id)
+local last = tonumber(redis.call("HGET", state_key, "watched") or "0")
+if now + ttl > last then redis.call("HSET", state_key, "watched", int(now + ttl)) end
 return { "open" }

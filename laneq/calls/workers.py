@@ -19,6 +19,9 @@ Reply = list[Any]
 #: Place of `repeated` among the arguments of claim.lua.
 _REPEATED: Final = 3
 
+#: Where the digits of the seats stand in a claim's ARGV.
+_SEATS_AT: Final = 7
+
 #: Most jobs that one claim may start, and most outcomes that it may carry.
 CLAIM_MAX: Final = 256
 
@@ -126,19 +129,11 @@ class ClaimCalls:
         self._worker_id = worker_id
         self._index = {name: i for i, name in enumerate(lanes.names, 1)}
         self._names = ("", *lanes.names)
-        self._settings = [
-            (
-                lane.name,
-                (
-                    repr(lane.priority),
-                    repr(lane.aging_per_us),
-                    repr(lane.aging_cap),
-                    1 if lane.is_paused else 0,
-                    lane.lease_us,
-                ),
-            )
-            for lane in lanes.lanes
-        ]
+        self._paused = [(lane.name, 4 if lane.is_paused else 0) for lane in lanes.lanes]
+        self._settings = json.dumps(
+            [[lane.priority, lane.aging_per_us, lane.aging_cap] for lane in lanes.lanes]
+        ).encode()
+        self._leases = tuple(lane.lease_us for lane in lanes.lanes)
 
     def claim(
         self,
@@ -174,22 +169,28 @@ class ClaimCalls:
             fence_floor,
             min(free, CLAIM_MAX),
             int(is_look),
-            len(self._names) - 1,
+            "",
+            self._settings,
+            len(self._leases),
+            *self._leases,
+            0,
         ]
-        for name, settings in self._settings:
-            seat = seats.get(name)
-            argv += settings
-            if seat is None:
-                argv += (0, 0, 0, 0)
-            else:
-                argv += (
-                    1 if seat.is_served else 0,
-                    seat.running,
-                    seat.reserve,
-                    1 if seat.is_listening else 0,
-                )
-        argv.append(len(outcomes))
+        reserved_at = len(argv) - 1
+        reserved_n = 0
+        digits = ""
         index = self._index
+        for name, digit in self._paused:
+            seat = seats.get(name)
+            if seat is None:
+                digits += str(digit)
+                continue
+            digits += str(digit + seat.is_served + 2 * seat.is_listening)
+            if seat.reserve:
+                argv += (index[name], seat.running, seat.reserve)
+                reserved_n += 1
+        argv[_SEATS_AT] = digits
+        argv[reserved_at] = reserved_n
+        argv.append(len(outcomes))
         children: list[bytes | str | int] = []
         n_children = 0
         for i, end in enumerate(outcomes, 1):

@@ -1,3 +1,4 @@
+-- @include text
 -- bump: count events of a lane and its task; written once, by flush_counts, so
 -- that a call that moves a hundred jobs writes each counter once.
 local lane_events, task_events = {}, {}
@@ -23,13 +24,13 @@ end
 local function flush_counts()
   for i, events in pairs(lane_events) do
     for event, n in pairs(events) do
-      redis.call("HINCRBY", counts_key(i), event, n)
+      redis.call("HINCRBY", counts_key(i), event, int(n))
     end
   end
   for task, events in pairs(task_events) do
     for event, n in pairs(events) do
       local field = task .. "\t" .. event
-      local total = redis.call("HINCRBY", task_counts_key, field, n)
+      local total = redis.call("HINCRBY", task_counts_key, field, int(n))
       if
         total == n
         and redis.call("HLEN", task_counts_key) > 5000
@@ -38,7 +39,7 @@ local function flush_counts()
         )
       then
         redis.call("HDEL", task_counts_key, field)
-        redis.call("HINCRBY", task_counts_key, "*\t" .. event, n)
+        redis.call("HINCRBY", task_counts_key, "*\t" .. event, int(n))
       end
     end
   end

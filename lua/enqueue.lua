@@ -38,30 +38,60 @@ next_due, watch_until = tonumber(hints[2] or nil), tonumber(hints[3] or nil)
 redis.call("SET", session_key, int(seq), "EX", 60)
 local reply = { "ok" }
 local touched = {}
-for j = 1, job_n do
-  local at = job_at + (j - 1) * job_w
-  local i, id = tonumber(ARGV[at + JOB_LANE]), ARGV[at + JOB_ID]
-  local record, when = ARGV[at + JOB_RECORD], ARGV[at + JOB_WHEN]
-  local is_new, is_ready
-  if when == "" then
+-- Jobs that are ready now go in few commands: looked up, stored and placed together.
+-- At most 1,000 at a time, as that many bodies and ids are what unpack can take.
+local plain, plain_ids = {}, {}
+local function flush_plain()
+  local there = redis.call("HMGET", jobs_key, unpack(plain_ids))
+  local bodies, places, seen = {}, {}, {}
+  for n, j in ipairs(plain) do
+    local at = job_at + (j - 1) * job_w
+    local i, id, record = tonumber(ARGV[at + JOB_LANE]), plain_ids[n], ARGV[at + JOB_RECORD]
     local task = string.match(record, "^([^\t\n]*)[^\n]*\n") or "?"
-    is_new = redis.call("HSETNX", jobs_key, id, record) == 1
-    if is_new then
-      is_ready = true
-      redis.call("ZADD", waiting_key(i), int(next_tick()), id)
-      bump(i, task, "enqueued", 1)
-    else
+    if there[n] or seen[id] then
+      reply[#reply + 1] = j
       bump(i, task, "deduplicated", 1)
+    else
+      seen[id] = true
+      local to = places[i]
+      if not to then
+        to = {}
+        places[i] = to
+      end
+      to[#to + 1] = int(next_tick())
+      to[#to + 1] = id
+      bodies[#bodies + 1] = id
+      bodies[#bodies + 1] = record
+      bump(i, task, "enqueued", 1)
     end
-  else
-    is_new, is_ready = later()(i, id, record, when)
   end
-  if not is_new then
-    reply[#reply + 1] = j
-  elseif is_ready then
+  if #bodies > 0 then redis.call("HSET", jobs_key, unpack(bodies)) end
+  for i, to in pairs(places) do
+    redis.call("ZADD", waiting_key(i), unpack(to))
     touched[i] = true
   end
+  plain, plain_ids = {}, {}
 end
+for j = 1, job_n do
+  local at = job_at + (j - 1) * job_w
+  local when = ARGV[at + JOB_WHEN]
+  if when == "" then
+    plain[#plain + 1] = j
+    plain_ids[#plain_ids + 1] = ARGV[at + JOB_ID]
+    if #plain == 1000 then flush_plain() end
+  else
+    -- In order: what comes before it is placed before it.
+    if #plain > 0 then flush_plain() end
+    local i = tonumber(ARGV[at + JOB_LANE])
+    local is_new, is_ready = later()(i, ARGV[at + JOB_ID], ARGV[at + JOB_RECORD], when)
+    if not is_new then
+      reply[#reply + 1] = j
+    elseif is_ready then
+      touched[i] = true
+    end
+  end
+end
+if #plain > 0 then flush_plain() end
 for i in pairs(touched) do
   arm(i)
 end

@@ -586,6 +586,30 @@ def decode_error(data: bytes) -> RemoteError:
     raise UnreadablePayload("an error", "it is not three texts")
 
 
+def decode_cut_error(data: bytes) -> RemoteError:
+    """Decode what is left of an error whose bytes were cut short: its type, and some text.
+
+    Raises:
+        UnreadablePayload: the bytes are no beginning of an error.
+    """
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data)
+    texts: list[str] = []
+    try:
+        for _ in range(unpacker.read_array_header()):
+            at = unpacker.tell()
+            texts.append(unpacker.unpack())
+    except msgpack.OutOfData:
+        # The text that was cut: its bytes stand behind a header of 1, 2, 3 or 5 bytes.
+        header = {0xD9: 2, 0xDA: 3, 0xDB: 5}.get(data[at], 1) if texts and at < len(data) else 0
+        texts.append(data[at + header :].decode("utf-8", "ignore") if texts else "")
+    except Exception as problem:
+        raise UnreadablePayload("an error", f"{problem}") from problem
+    if len(texts) < 2 or not _all_text(map(type, texts)):  # noqa: PLR2004
+        raise UnreadablePayload("an error", "it is not the beginning of three texts")
+    return RemoteError(*texts[:3])
+
+
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)

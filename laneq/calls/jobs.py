@@ -141,7 +141,8 @@ class Outcome:
 def read_error(body: bytes) -> RemoteError:
     """Read an error's body: encoded by a worker, or ``!reason`` from a script.
 
-    A body that only a newer laneq can read becomes an error that says so.
+    Of a body that was cut short for a list, what is left is read. One that only a newer
+    laneq can read becomes an error that says so.
     """
     if body.startswith(b"!"):
         reason = body[1:].decode()
@@ -149,7 +150,8 @@ def read_error(body: bytes) -> RemoteError:
     try:
         return codec.decode_error(body)
     except LaneqError as unreadable:
-        return RemoteError(type=type(unreadable).__name__, message=str(unreadable))
+        left = _or_none(lambda: codec.decode_cut_error(body))
+        return left or RemoteError(type=type(unreadable).__name__, message=str(unreadable))
 
 
 def read_outcome(text: bytes) -> Outcome:
@@ -314,13 +316,17 @@ def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
     )
 
 
-def look(keys: Keys, ids: Sequence[str], *, lanes: Sequence[str]) -> Call[list[JobView | None]]:
-    """Read all that is known of up to 100 jobs; None for an id that is unknown.
+def look(
+    keys: Keys, ids: Sequence[str], *, lanes: Sequence[str], most: int = 0
+) -> Call[list[JobView | None]]:
+    """Read what is known of up to 100 jobs; None for an id that is unknown.
 
     Args:
         keys: the namespace.
         ids: the jobs.
         lanes: the lanes to look in; pass all that the namespace has.
+        most: for lists: leave out arguments, result and progress over so many bytes, and cut
+            errors and history that are over four times that; 0 leaves out nothing.
     """
     script = load("look")
 
@@ -328,7 +334,10 @@ def look(keys: Keys, ids: Sequence[str], *, lanes: Sequence[str]) -> Call[list[J
         return [_view(job_id, row, lanes) for job_id, row in zip(ids, reply[1:], strict=True)]
 
     return Call(
-        script, script.bind_keys(keys, lanes), script.bind_args(job=[(i,) for i in ids]), read
+        script,
+        script.bind_keys(keys, lanes),
+        script.bind_args({"most": most}, job=[(i,) for i in ids]),
+        read,
     )
 
 
@@ -346,7 +355,12 @@ def state_of(keys: Keys, job_id: str, *, lanes: Sequence[str]) -> Call[State]:
             raise JobNotFound(job_id)
         return State((outcome.split(b" ", 1)[0] if place == b"ended" else place).decode())
 
-    return Call(script, script.bind_keys(keys, lanes), script.bind_args(job=[(job_id,)]), read)
+    return Call(
+        script,
+        script.bind_keys(keys, lanes),
+        script.bind_args({"most": 1}, job=[(job_id,)]),
+        read,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import click
 
 from laneq.calls import jobs as job_calls
 from laneq.cli.group import NounGroup, data_options
-from laneq.cli.look import MOST, Filter, list_jobs, look_at
+from laneq.cli.look import MOST, Filter, list_jobs
 from laneq.cli.output import Column, duration, instant, print_fields, print_table, shortened
 from laneq.cli.report import note, print_json
 from laneq.cli.session import Session, opened
@@ -43,7 +43,8 @@ def list_(
     """List open jobs, and ended ones while their record is kept.
 
     Running ones come first, then waiting ones in the order in which each lane starts
-    them, then scheduled ones, then those that have ended, the last one first.
+    them, then scheduled ones, then those that have ended, the last one first. What is
+    over 1 KB of a job's arguments or result is left out here: `show` has it.
     """
     wanted = Filter(state=None if state is None else State(state), task=task, lane=lane)
     with opened(settings) as session:
@@ -112,7 +113,7 @@ def _when(job: JobView, now: float) -> str:
 def show(settings: Settings, job_id: str) -> None:
     """Show all that is known of one job: arguments, attempts, error, result."""
     with opened(settings) as session:
-        (job,) = look_at(session, [job_id])
+        (job,) = session.call(job_calls.look(session.keys, [job_id], lanes=session.lanes.names))
     if job is None:
         raise JobNotFound(job_id)
     if settings.wants_json:

@@ -10,8 +10,13 @@ from laneq.calls import jobs as job_calls
 from laneq.cli.session import Session
 from laneq.model import JobView, State
 
-#: Jobs looked at in one call.
+#: Ids in one call.
 PAGE: Final = 100
+
+#: Jobs read in one call for a list, and bytes of each part of them: no reply of Redis
+#: is over 256 KiB (fault K5), whatever the jobs carry.
+_ROWS: Final = 20
+MOST_BYTES: Final = 1024
 
 #: Jobs looked at in one place when only some are wanted.
 MOST: Final = 10_000
@@ -40,11 +45,14 @@ class Filter:
 
 
 def look_at(session: Session, ids: Sequence[str]) -> list[JobView | None]:
-    """Read jobs, in pages; None for an id that is unknown."""
+    """Read jobs for a list, in pages; None for an id that is unknown.
+
+    What is large of a job is left out: `laneq jobs show` has it.
+    """
     found: list[JobView | None] = []
-    for start in range(0, len(ids), PAGE):
-        page = ids[start : start + PAGE]
-        call = job_calls.look(session.keys, page, lanes=session.lanes.names)
+    for start in range(0, len(ids), _ROWS):
+        page = ids[start : start + _ROWS]
+        call = job_calls.look(session.keys, page, lanes=session.lanes.names, most=MOST_BYTES)
         views = session.call(call)
         found.extend(views)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laneq import codec
-from laneq.calls.jobs import NewJob
+from laneq.calls.jobs import NewJob, look
 from laneq.model import RemoteError
 from tests.cli.conftest import Commands
 from tests.stage import SECOND, Stage
@@ -269,3 +269,57 @@ def test_retrying_an_open_or_unknown_job_is_bad_news(laneq: Commands, busy: Stag
 def test_jobs_move_is_no_command_yet(laneq: Commands, stage: Stage):
     assert laneq("jobs", "move", "a", "b").status == 2
     assert "move" not in laneq.out("jobs", "--help")
+
+
+# --- large ones ---
+
+
+def test_a_list_leaves_out_what_is_large_and_show_has_it(laneq: Commands, stage: Stage):
+    put(stage, "large", "x" * 100_000)
+    put(stage, "small", "x" * 1_000)
+    rows = laneq.json("jobs", schema="jobs")
+    assert [row["args"] for row in rows] == [None, ["x" * 1_000]]
+    assert rows[0]["task"] == "t"
+    assert laneq.json("jobs", "show", "large", schema="job")["args"] == ["x" * 100_000]
+
+    worker = stage.worker()
+    worker.take()
+    worker.finish("large", number=60 * SECOND, body=codec.encode_value("y" * 100_000))
+    (row,) = laneq.json("jobs", "--state", "succeeded", schema="jobs")
+    assert row["result"] is None
+    assert laneq.json("jobs", "show", "large", schema="job")["result"] == "y" * 100_000
+
+
+def test_a_list_keeps_the_type_and_beginning_of_a_large_error(laneq: Commands, stage: Stage):
+    stage.put("job")
+    worker = stage.worker()
+    for _ in range(2):
+        worker.take()
+        worker.finish("job", "retried", number=0, body=failure("first " + "x" * 20_000))
+    worker.take()
+    worker.finish("job", "dead", body=failure("last " + "x" * 20_000))
+    (row,) = laneq.json("dead", schema="dead")
+    assert row["error"]["type"] == "ValueError"
+    assert row["error"]["message"].startswith("last xxxx")
+    assert len(row["error"]["message"]) < 4_200
+    assert len(row["history"]) == 1
+    assert row["history"][0]["error"]["message"].startswith("last xxxx")
+    shown = laneq.json("jobs", "show", "job", schema="job")
+    assert len(shown["error"]["message"]) > 15_000
+    assert len(shown["history"]) >= 2
+
+
+def test_no_reply_of_a_list_is_over_256_kib(stage: Stage, url: str, namespace: str):
+    for n in range(40):
+        put(stage, f"job-{n}", "x" * 1_000, lane="batch")
+    worker = stage.worker(slots=40)
+    worker.take()
+    for n in range(40):
+        worker.finish(f"job-{n}", "retried", number=0, body=failure("first " + "x" * 3_500))
+    worker.take()
+    for n in range(40):
+        worker.finish(f"job-{n}", "dead", body=failure("last " + "x" * 3_500))
+    ids_ = [f"job-{n}" for n in range(20)]
+    call = look(stage.keys, ids_, lanes=stage.lanes.names, most=1024)
+    size = sum(len(text) for row in stage.ask(call)[1:] for text in row if type(text) is bytes)
+    assert 100_000 < size < 256 * 1024

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from laneq.bench import backlog, enqueue, lanes, latency, memory, recovery, throughput
 from laneq.bench.rig import Rig
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -150,7 +154,8 @@ def test_every_command_prints_one_document_or_a_table(url, arguments):
     assert as_json.returncode == 0, as_json.stderr
     rows: list[Any] = json.loads(as_json.stdout)
     assert rows
-    assert all(isinstance(row, dict) for row in rows)
+    schema = json.loads((SCHEMAS / f"bench-{arguments[0]}.json").read_text("utf-8"))
+    Draft202012Validator(schema).validate(rows)
     if arguments[0] in {"latency", "enqueue"}:
         as_table = _run(*arguments, "--url", url)
         assert as_table.returncode == 0, as_table.stderr

@@ -29,9 +29,10 @@ class Call(Generic[T]):
         read: turns the raw reply (bytes, int, lists) into the value; raises a
             LaneqError where the reply's status word says so.
         once: the call is not idempotent, so the driver stamps it: before
-            `keys` it puts the connection's session key and the one of the try
-            before, before `argv` the numbers of the two. A repeat after a
-            broken connection then takes effect at most once.
+            `keys` it puts a session key and the one of the try before, before
+            `argv` the numbers of the two. A session has one call in flight at
+            most, and a repeat after a broken connection takes effect at most
+            once.
         again: place in `argv` of a flag that a repeat after a broken connection sets
             to 1, for a script that finds its first try by itself; None for no such flag.
     """

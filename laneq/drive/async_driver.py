@@ -44,6 +44,10 @@ from laneq.errors import StoreError
 
 T = TypeVar("T")
 
+#: Seconds that the first asking of a wait may take, however short the wait: who waits
+#: for no time at all still learns what is there.
+_FIRST_ASK_S: Final = 1.0
+
 #: Seconds that a closed connection may take to be gone.
 _LINGER_S: Final = 1.0
 
@@ -190,8 +194,9 @@ class AsyncDriver:
             if isinstance(news, bytes):
                 callback(news)
 
-        await self._listen(channel, listener)
-        self._subscribers[channel, callback] = listener
+        if (channel, callback) not in self._subscribers:
+            await self._listen(channel, listener)
+            self._subscribers[channel, callback] = listener
 
     def unsubscribe(self, channel: bytes, callback: Callable[[bytes], None]) -> None:
         """End what `subscribe` began; a callback that is not subscribed is left alone."""
@@ -458,12 +463,16 @@ class AsyncDriver:
 
     async def _until(self, until: Until[T]) -> T:
         inbox: asyncio.Queue[bytes | Lost] = asyncio.Queue()
-        limit = asyncio.timeout(until.timeout_s)
+        wait_s = until.timeout_s
+        began = _get_loop().time()
+        limit = asyncio.timeout(None if wait_s is None else max(wait_s, _FIRST_ASK_S))
         try:
             async with limit:
                 await self._listen(until.channel, inbox.put_nowait)
                 try:
                     value = await self._ask_for_wait(until.call)
+                    if wait_s is not None:
+                        limit.reschedule(began + wait_s)
                     while value is None:
                         news = await self._next_news(inbox)
                         if isinstance(news, bytes):

@@ -18,7 +18,7 @@ from laneq.cli.report import note, print_json
 from laneq.cli.session import Session, opened
 from laneq.cli.settings import Settings
 from laneq.cli.status import Status
-from laneq.errors import JobEnded, suggest
+from laneq.errors import JobEnded, UnknownLane, suggest
 from laneq.model import State
 from laneq.options import seconds_from_text
 from laneq.task import CallKwargs, enqueue_many
@@ -126,7 +126,12 @@ def enqueue(
         if delay is not None:
             options["delay"] = delay
         call = session.app.ref(task).using(**options).call(*args, **kwargs)
-        ids = _store(session, call, count)
+        try:
+            ids = _store(session, call, count)
+        except UnknownLane:
+            if lane is None:
+                note(f"no worker has published task {task!r}: name its lane with --lane")
+            raise
         try:
             _warn_if_unknown(session, task)
             if wait:

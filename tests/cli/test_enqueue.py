@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from laneq.calls.lanes import PublishedTask
+from laneq.options import Lane
 from tests.cli.conftest import Commands
 from tests.cli.test_workers import register
 from tests.stage import Stage
@@ -82,6 +83,16 @@ def test_an_unknown_lane_lists_the_known_ones_and_stores_nothing(laneq: Commands
 def test_the_lane_that_a_worker_published_is_taken(laneq: Commands, stage: Stage):
     stage.publish(tasks={"t": PublishedTask("urgent", 3, 2, 1_000_000, 600_000_000)})
     assert enqueued(laneq, "t")["lane"] == "urgent"
+
+
+def test_a_task_whose_lane_nobody_told_needs_one(laneq: Commands, raw, namespace: str):
+    stage = Stage(raw, namespace, is_fake=False)
+    stage.publish(Lane("urgent"), Lane("batch"))
+    answer = laneq("enqueue", "t")
+    assert answer.status == 2
+    assert "unknown lane 'normal'" in answer.err
+    assert "name its lane with --lane" in answer.err
+    assert laneq("enqueue", "t", "--lane", "batch").status == 0
 
 
 def test_many_are_enqueued_in_few_calls(laneq: Commands, stage: Stage):

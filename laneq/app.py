@@ -385,12 +385,14 @@ class LaneQ:
         """
         if self._stand_in is not None:
             return
-        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-        module = spec.name if spec is not None else "a module of its own"
+        main = sys.modules.get("__main__")
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(file).stem if file else "shop"
+        function = name.partition(".")[2]
         raise UsageError(
-            f"task {name}: a worker cannot find it, for __main__ is another module in each "
-            f"process. Import it from {module}, in the program that runs and in the worker, or "
-            "name it: @app.task(name='...')."
+            f"task {name} has another name in a worker, for __main__ is whatever program was "
+            f"started. Enqueue from a program that imports it (from {module} import {function}), "
+            f"or give it a name: @app.task(name='{module}.{function}')."
         )
 
     def waiting_id(self) -> str | None:

@@ -6,9 +6,9 @@ test says so, one after the other, in the order in which a worker with one slot 
 them; their outcomes are reported as a worker reports them.
 
 What differs from a worker: every function runs in this process, whatever its executor; a
-`timeout` ends coroutines only; hooks of jobs are called, those of a worker's start and end are
-not; the queue's clock can be put forward; and whoever waits for a result runs what is due,
-since nobody else does.
+`timeout` ends coroutines only; cancelling a running job tells it, and does not end it; hooks of
+jobs are called, those of a worker's start and end are not; the queue's clock can be put
+forward; and whoever waits for a result has what is due run, since nobody else does.
 
 Design: `Testing._steps` is the one description of a run. It yields what has to be called or
 awaited, and `run_all` and `arun_all` are its two drivers.
@@ -148,6 +148,7 @@ class Testing:
         self._seq = 0
         self._calls = 0
         self._plans = Plans(app.tasks)
+        self._running: RunningJob | None = None
         self._loop: asyncio.Runner | None = None
 
     def __enter__(self) -> Self:
@@ -231,7 +232,14 @@ class Testing:
                 session = self._app.keys.prefix + b"session:testing"
                 keys, argv = (session, session, *keys), (self._calls, 0, *argv)
             reply = self._client.execute_command("EVAL", call.script.plain, len(keys), *keys, *argv)
+            if call.script.name == "cancel" and reply[0] == b"requested":
+                self._tell_cancel(str(argv[0]))
             return call.read(reply)
+
+    def _tell_cancel(self, job_id: str) -> None:
+        # A worker hears of it on its channel.
+        if self._running is not None and self._running.id == job_id:
+            self._running.is_cancelled = True
 
     def run(self, plan: Plan[T], /) -> T:
         """Carry out a plan; a wait runs what is due."""
@@ -370,7 +378,7 @@ class Testing:
             return _ended(claimed, "dead", body=body)
         if isinstance(plan, str):
             return None
-        job = self._running(claimed, plan)
+        job = self._running = self._job(claimed, plan)
         context = contextvars.copy_context()
         context.run(enter, job)
         hooks = functools.partial(call_hooks, self._app.middleware)
@@ -396,7 +404,7 @@ class Testing:
         ended.children = job.children
         return ended
 
-    def _running(self, claimed: Claimed, plan: JobPlan) -> RunningJob:
+    def _job(self, claimed: Claimed, plan: JobPlan) -> RunningJob:
         def report(value: bytes) -> None:
             call = jobs.report_progress(
                 self._app.keys, claimed.id, fence=claimed.fence, value=value

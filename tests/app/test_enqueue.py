@@ -289,7 +289,7 @@ def test_a_task_of_main_is_refused_with_a_hint(colour, new_app):
 
     f.__module__ = "__main__"
     task = app.task(f)
-    with pytest.raises(UsageError, match=r"__main__\..*a worker cannot find it.*name="):
+    with pytest.raises(UsageError, match=r"__main__\..*another name in a worker.*@app.task\(name="):
         colour.ask(task, "enqueue")
     with pytest.raises(UsageError, match="__main__"):
         colour.ask(app, "enqueue_many", [task.call()])

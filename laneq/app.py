@@ -118,7 +118,7 @@ class LaneQ:
         lanes: Iterable[Lane] | None = None,
         max_payload: int = 1024 * 1024,
         connect_timeout: Seconds = 2.0,
-        read_timeout: Seconds = 10.0,
+        read_timeout: Seconds = 5.0,
         middleware: Iterable[Middleware] = (),
     ) -> None:
         """Check the options; nothing is asked of Redis yet."""

@@ -763,7 +763,7 @@ class AppOptions:
     lanes: Iterable[Lane] | None = None
     max_payload: int = 1024 * 1024
     connect_timeout: Seconds = 2.0
-    read_timeout: Seconds = 10.0
+    read_timeout: Seconds = 5.0
 
     def __post_init__(self) -> None:
         """Check every option and keep times as seconds."""

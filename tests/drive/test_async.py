@@ -364,7 +364,12 @@ def test_a_subscription_comes_back_after_an_outage_longer_than_patience(
             proxy.refuse()
             await until(lambda: driver._state.left_s() < 0)
             proxy.restore()
-            await until(lambda: counter.raw.publish(counter.channel, "x") and heard)
+
+            def hears() -> bool:
+                counter.raw.publish(counter.channel, "x")
+                return bool(heard)
+
+            await until(hears)
 
     run(main())
 

@@ -469,8 +469,13 @@ def test_a_wait_goes_on_after_its_connection_broke(
     for connections in (1, 2, 3):
         soon(partial(is_listening_anew, connections))
         proxy.cut()
-    # The server may not have seen yet that the connection before is gone.
-    soon(lambda: counter.raw.publish(counter.channel, "done") and waiting.done())
+
+    def has_heard() -> bool:
+        # The server may not have seen yet that the connection before is gone.
+        counter.raw.publish(counter.channel, "done")
+        return waiting.done()
+
+    soon(has_heard)
     assert waiting.result(10) == b"done"
 
 

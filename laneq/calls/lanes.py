@@ -130,7 +130,10 @@ def _rows(config: bytes) -> tuple[LaneInForce, ...]:
 
 
 def publish(
-    keys: Keys, *, lanes: Iterable[tuple[str, Mapping[str, Any]]], tasks: Mapping[str, PublishedTask]
+    keys: Keys,
+    *,
+    lanes: Iterable[tuple[str, Mapping[str, Any]]],
+    tasks: Mapping[str, PublishedTask],
 ) -> Call[int]:
     """Make lanes and tasks known; the value is the version in force.
 

@@ -46,8 +46,12 @@ class Crew:
 
 
 @pytest.fixture
-async def crew(url: str, namespace: str, raw: redis.Redis) -> AsyncIterator[Crew]:
+async def crew(
+    url: str, namespace: str, raw: redis.Redis, request: pytest.FixtureRequest
+) -> AsyncIterator[Crew]:
     """Apps and workers of the test; in the end every invariant of the namespace holds."""
+    if "proxy" in request.fixturenames:
+        request.getfixturevalue("proxy")  # so that it outlives the workers
     async with contextlib.AsyncExitStack() as stack:
         yield Crew(url, namespace, stack)
     assert problems_in(raw, namespace) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ async def test_fault_E4_a_paused_lane_starts_nothing_and_a_resumed_one_soon(
 
     workers = [await crew.start(app) for _ in range(2)]
     for each in workers:
-        await soon(lambda each=each: listening(each))
+        await soon(partial(listening, each))
     driver = app.async_driver()
     for round_ in range(5):
         await driver.call(set_lane(app.keys, "normal", {"paused": True}))
@@ -221,9 +222,7 @@ async def test_a_lane_declared_later_is_served_without_a_restart(crew: Crew, app
 
 
 @pytest.mark.parametrize("slots", [1, 7])
-async def test_never_more_jobs_run_than_there_are_slots(
-    crew: Crew, app: LaneQ, slots: int
-) -> None:
+async def test_never_more_jobs_run_than_there_are_slots(crew: Crew, app: LaneQ, slots: int) -> None:
     now = most = 0
 
     @app.task(name="t")

@@ -99,9 +99,7 @@ async def test_a_result_that_cannot_be_sent_is_a_failure(crew: Crew, app: LaneQ)
         await (await tasks.returns_lambda.aenqueue()).aresult(20)
 
 
-async def test_a_job_in_a_child_steers_its_outcome(
-    crew: Crew, app: LaneQ, tmp_path: Path
-) -> None:
+async def test_a_job_in_a_child_steers_its_outcome(crew: Crew, app: LaneQ, tmp_path: Path) -> None:
     worker = await crew.start(app)
     assert await (await tasks.snoozes.aenqueue(str(tmp_path / "x"))).aresult(20) == "up"
     await tasks.parent.aenqueue()

@@ -191,9 +191,7 @@ async def test_an_unknown_lane_is_refused_at_the_start(crew: Crew, app: LaneQ) -
         await Worker(app, WorkerOptions(reserve={"urgnt": 1})).start()
 
 
-async def test_nothing_of_a_worker_is_left_in_redis(
-    crew: Crew, app: LaneQ, raw: Any
-) -> None:
+async def test_nothing_of_a_worker_is_left_in_redis(crew: Crew, app: LaneQ, raw: Any) -> None:
     @app.task(name="t")
     async def t() -> None:
         """Do nothing."""
@@ -329,12 +327,11 @@ async def test_what_is_measured_is_in_the_histograms_when_the_worker_has_left(
     await worker.until_idle()
     await worker.stop()
     driver: AsyncDriver = app.async_driver()
-    (found,) = [
-        key
-        for key in await driver.command("KEYS", app.keys.prefix.replace(b"[", b"\\[") + b"hist:normal:m*")
-    ]
+    pattern = app.keys.prefix.replace(b"[", b"\\[") + b"hist:normal:m*"
+    (found,) = await driver.command("KEYS", pattern)
+    fields = await driver.command("HGETALL", found)
     counts = {
-        kind: sum(int(n) for field, n in (await driver.command("HGETALL", found)).items() if field[:1] == kind)
+        kind: sum(int(n) for field, n in fields.items() if field[:1] == kind)
         for kind in (b"w", b"r", b"l")
     }
     assert counts == {b"w": 20, b"r": 20, b"l": 20}

@@ -15,16 +15,14 @@ from tests.worker.conftest import Crew, Gate, ThreadGate, info, soon
 ONCE = Retry(1)
 
 
-async def test_a_coroutine_is_cancelled_at_its_time_out(
-    crew: Crew, app: LaneQ, gate: Gate
-) -> None:
+async def test_a_coroutine_is_cancelled_at_its_time_out(crew: Crew, app: LaneQ, gate: Gate) -> None:
     @app.task(name="slow", timeout=0.1, retry=ONCE)
     async def slow() -> None:
         await gate.hold()
 
     await crew.start(app)
     job = await slow.aenqueue()
-    with pytest.raises(JobFailed, match="timed out after 0.1 s") as caught:
+    with pytest.raises(JobFailed, match=r"timed out after 0\.1 s") as caught:
         await job.aresult(10)
     assert caught.value.type == "JobTimeout"
     assert "in slow" in caught.value.traceback
@@ -77,7 +75,7 @@ async def test_fault_J1_a_coroutine_that_swallows_its_cancel_gives_its_slot_back
         while not is_over.is_set():
             try:
                 await is_over.wait()
-            except BaseException:  # noqa: BLE001, S112  what this test is about
+            except BaseException:  # noqa: BLE001  what this test is about
                 continue
         return "late"
 
@@ -120,7 +118,7 @@ async def test_an_except_clause_does_not_catch_a_time_out_in_a_thread(
         while True:
             try:
                 time.sleep(0.001)
-            except Exception:  # noqa: BLE001, S112  what this test is about
+            except Exception:  # noqa: BLE001  what this test is about
                 continue
 
     await crew.start(app)

@@ -3,13 +3,14 @@
 -- sweep: bring back expired leases and drop what has outlived its time or its
 -- lane's number, a bounded number of each. Returns whether there may be more.
 local function sweep(dead_max_of, dead_age_of)
-  local upto, more = int(now), false
+  local upto, more, room = int(now), false, 100
   for i = 1, lanes_n do
-    local lost = redis.call("ZRANGEBYSCORE", leases_key(i), "-inf", upto, "LIMIT", 0, 100)
+    local lost = redis.call("ZRANGEBYSCORE", leases_key(i), "-inf", upto, "LIMIT", 0, int(room))
     for _, id in ipairs(lost) do
       recover(i, id, dead_max_of(i))
     end
-    more = more or #lost == 100
+    room = room - #lost
+    more = more or room == 0
     -- A limit may have been lowered since the letters came.
     more = drop_letters(i, dead_max_of(i)) or more
     local age = dead_age_of(i)

@@ -19,6 +19,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import (
@@ -442,16 +443,20 @@ class LaneQ:
     def close(self) -> None:
         """Close the connections; a later call opens new ones.
 
-        In a coroutine use `aclose`. Connections of other event loops, if they run, are
-        closed by them as soon as they come to it.
+        In a coroutine use `aclose`: this cannot wait for the connection of its own loop,
+        which is closed soon after.
         """
         self.sync_driver.close()
+        here = running_loop()
         for loop, driver in list(self._async_drivers.items()):
             if loop.is_closed():
                 continue
-            if loop.is_running():
-                asyncio.run_coroutine_threadsafe(driver.aclose(), loop)
-            else:
+            if loop is here:
+                self._closing = loop.create_task(driver.aclose())
+            elif loop.is_running():
+                done = asyncio.run_coroutine_threadsafe(driver.aclose(), loop)
+                wait([done], timeout=self.address.connect_timeout_s)
+            elif here is None:
                 loop.run_until_complete(driver.aclose())
         self._async_drivers.clear()
 
@@ -519,6 +524,14 @@ class LaneQ:
         from laneq.testing import Testing  # noqa: PLC0415  an optional extra, of a layer above
 
         return Testing(self)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _middleware(given: Iterable[Middleware]) -> list[Middleware]:

@@ -23,9 +23,10 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from laneq import codec, ids
+from laneq.app import LaneQ, running_loop
 from laneq.calls import jobs, lanes, workers
 from laneq.calls.call import Call, Plan, Until
 from laneq.calls.workers import Claimed, Ended, Seats
@@ -37,9 +38,6 @@ from laneq.worker.outcomes import Verdict
 from laneq.worker.plans import Plan as JobPlan
 from laneq.worker.plans import Plans
 from laneq.worker.runner import call_hooks
-
-if TYPE_CHECKING:
-    from laneq.app import LaneQ
 
 T = TypeVar("T")
 
@@ -512,17 +510,9 @@ def _come(value: T | None) -> T:
     return value
 
 
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def _outside_of_loops(function: Callable[[], T]) -> T:
     """Call a function where no event loop runs: here, else in a thread of its own."""
-    if not _is_in_loop():
+    if running_loop() is None:
         return function()
     context = contextvars.copy_context()
     with ThreadPoolExecutor(1, thread_name_prefix="laneq-testing") as thread:

@@ -84,6 +84,37 @@ def test_the_blocking_close_ends_the_connections_of_loops_that_do_not_run(raw, n
     app.close()
 
 
+def test_the_blocking_close_ends_the_connection_of_a_loop_in_another_thread(raw, new_app):
+    app = new_app()
+    task = app.task(nothing)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(task.aenqueue(), loop).result(10)
+    app.close()
+    soon(lambda: not clients(raw))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_blocking_close_in_a_coroutine_ends_its_connection_soon(raw, new_app, goes_on):
+    app = new_app()
+    task = app.task(nothing)
+
+    async def main() -> None:
+        await task.aenqueue()
+        app.close()
+        if goes_on:
+            await task.aenqueue()
+            await app.aclose()
+
+    asyncio.run(main())
+    soon(lambda: not clients(raw))
+
+
 def test_a_blocking_enqueue_works_inside_a_running_loop(raw, new_app):
     app = new_app()
     task = app.task(nothing)

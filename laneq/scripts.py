@@ -6,9 +6,9 @@ lines, of which this module reads:
 ``FLAGS a b``
     script flags for real servers (``allow-oom``, ``no-writes``).
 ``KEYS a b | c* d*``
-    fixed keys, then keys that repeat per lane. In the script ``a`` is the
-    local ``a_key`` and ``c*`` the function ``c_key(i)``, lane i counted from 1;
-    ``lanes_n`` is the number of lanes.
+    fixed keys, then keys that repeat per lane. In the script ``a`` is written
+    ``a_key`` and ``c*`` is written ``c_key(i)``, lane i counted from 1; both are
+    replaced by their place in KEYS. ``lanes_n`` is the number of lanes.
 ``ARGV a:str b:int``
     fixed arguments, bound as locals ``a`` and ``b``.
 ``EACH job id record``
@@ -135,16 +135,32 @@ def _splice(folder: Path, source: str, seen: set[str]) -> str:
     return "\n".join(out)
 
 
-def _inline_lane_keys(source: str, keys: Sequence[str], lane_keys: Sequence[str]) -> str:
-    """Write ``waiting_key(i)`` out where its argument is plain.
+def _expand(
+    source: str, keys: Sequence[str], lane_keys: Sequence[str], groups: Sequence[Group]
+) -> str:
+    """Write out what the header names: keys, lane keys and field offsets.
 
-    Making a Lua function costs as much as a command, and a call makes all of its
-    script's; one whose every use was written out is left out by `build`.
+    Locals for them would cost: a call makes each anew, and every function that
+    uses one holds it, at about the price of a command for each function.
     """
+    constants = {f"{word}_key": f"KEYS[{i}]" for i, word in enumerate(keys, 1)}
+    for group in groups:
+        constants[f"{group.name}_w"] = str(len(group.fields))
+        for i, field in enumerate(_names(group.fields), 1):
+            constants[f"{group.name}_{field}".upper()] = str(i)
+    source = re.sub(r"\b\w+\b(?!\()", lambda found: constants.get(found[0], found[0]), source)
     width = len(lane_keys)
-    for at, word in enumerate(lane_keys, 1):
-        base = len(keys) + at - width
-        source = re.sub(rf"\b{word}_key\((\w+)\)", rf"KEYS[{base} + \1 * {width}]", source)
+    for i, word in enumerate(lane_keys, 1):
+        base, call = len(keys) + i - width, f"{word}_key("
+        while call in source:
+            before, _, rest = source.partition(call)
+            depth, end = 1, 0
+            while depth:
+                depth += {"(": 1, ")": -1}.get(rest[end], 0)
+                end += 1
+            lane = rest[: end - 1]
+            factor = lane if lane.isidentifier() else f"({lane})"
+            source = f"{before}KEYS[{base} + {factor} * {width}]{rest[end:]}"
     return source
 
 
@@ -155,24 +171,11 @@ def _strip(source: str) -> str:
 
 
 def _prelude(
-    keys: Sequence[str],
-    lane_keys: Sequence[str],
-    args: Sequence[str],
-    groups: Sequence[Group],
-    *,
-    body: str,
+    keys: Sequence[str], lane_keys: Sequence[str], args: Sequence[str], groups: Sequence[Group]
 ) -> str:
     out: list[str] = []
-    for i, word in enumerate(keys, 1):
-        out.append(f"local {word}_key = KEYS[{i}]")
     if lane_keys:
-        width = len(lane_keys)
-        out.append(f"local lanes_n = (#KEYS - {len(keys)}) / {width}")
-        for i, word in enumerate(lane_keys, 1):
-            base = len(keys) + i - width
-            if f"{word}_key(" not in body:
-                continue
-            out.append(f"local function {word}_key(i) return KEYS[{base} + i * {width}] end")
+        out.append(f"local lanes_n = (#KEYS - {len(keys)}) / {len(lane_keys)}")
     for i, word in enumerate(args, 1):
         name, _, kind = word.partition(":")
         out.append(f"local {name} = " + (f"tonumber(ARGV[{i}])" if kind == "int" else f"ARGV[{i}]"))
@@ -180,10 +183,8 @@ def _prelude(
     for group in groups:
         name = group.name
         out.append(f"local {name}_at = {at}")
-        out.append(f"local {name}_n, {name}_w = tonumber(ARGV[{name}_at]), {len(group.fields)}")
-        for i, word in enumerate(group.fields, 1):
-            out.append(f"local {name.upper()}_{word.partition(':')[0].upper()} = {i}")
-        at = f"{name}_at + {name}_n * {name}_w + 1"
+        out.append(f"local {name}_n = tonumber(ARGV[{name}_at])")
+        at = f"{name}_at + {name}_n * {len(group.fields)} + 1"
     return "\n".join(out)
 
 
@@ -216,8 +217,8 @@ def build(folder: Path, name: str) -> Script:
                 args += words
             case _:
                 groups.append(Group(words[0], tuple(words[1:])))
-    main = _inline_lane_keys(_strip(_splice(folder, source, set())), keys, lane_keys)
-    body = f"{_prelude(keys, lane_keys, args, groups, body=main)}\n{main}\n"
+    main = _expand(_strip(_splice(folder, source, set())), keys, lane_keys, groups)
+    body = f"{_prelude(keys, lane_keys, args, groups)}\n{main}\n"
     text = f"#!lua flags={','.join(flags)}\n{body}" if flags else f"#!lua\n{body}"
     return Script(
         name=name,

@@ -33,8 +33,8 @@ for i = 1, lanes_n do
     redis.call("ZREM", waiting_key(i), id)
     redis.call("ZREM", scheduled_key(i), id)
     finish(i, id, "cancelled", run, keep, "", -1)
-    flush_ended()
-    flush_counts()
+    -- @include end_ledger
+    -- @include end_counts
     return { "cancelled" }
   end
 end

@@ -494,8 +494,8 @@ if outcome_n > 0 or #call_line > 0 then
   end
   redis.call("SET", call_key, int(seq) .. " " .. table.concat(call_line, " "), "EX", "60")
 end
-keep_clock()
-flush_ended()
-flush_counts()
-put_tokens()
+-- @include end_clock
+-- @include end_ledger
+-- @include end_counts
+-- @include end_tokens
 return { "ok", int(now), wake_after, more, stale, paused, unpack(rows) }

@@ -95,7 +95,7 @@ if #plain > 0 then flush_plain() end
 for i in pairs(touched) do
   arm(i)
 end
-keep_clock()
-flush_counts()
-put_tokens()
+-- @include end_clock
+-- @include end_counts
+-- @include end_tokens
 return reply

@@ -58,7 +58,7 @@ for j = 1, job_n do
     reply[#reply + 1] = "revived"
   end
 end
-keep_clock()
-flush_counts()
-put_tokens()
+-- @include end_clock
+-- @include end_counts
+-- @include end_tokens
 return reply

@@ -23,5 +23,5 @@ configure()
 for i = 1, lanes_n do
   if redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
 end
-put_tokens()
+-- @include end_tokens
 return { "ok", redis.call("HGET", state_key, "version") }

@@ -1,4 +1,4 @@
--- arm: the lane is to have a wake-up token; put_tokens puts it, at the end of the
+-- arm: the lane is to have a wake-up token; end_tokens puts it, at the end of the
 -- script. There is at most one per lane. A blocked worker gets it when the script
 -- has ended; with nobody blocked it waits in the list for the next that listens,
 -- so an enqueue between an empty claim and the block is not lost. It is only a
@@ -8,11 +8,4 @@
 local armed = {}
 local function arm(i)
   armed[i] = true
-end
-local function put_tokens()
-  for i = 1, lanes_n do
-    if armed[i] and redis.call("LLEN", wake_key(i)) == 0 then
-      redis.call("LPUSH", wake_key(i), "1")
-    end
-  end
 end

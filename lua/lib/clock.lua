@@ -15,6 +15,3 @@ local function next_tick()
   tick = tick + 1
   return tick
 end
-local function keep_clock()
-  redis.call("HSET", state_key, "clock", int(tick))
-end

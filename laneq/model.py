@@ -41,7 +41,7 @@ FINAL: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED, State.EX
 #: Which states each state may change to. A final state changes only by an
 #: operator's retry, which gives the id a new life as a waiting job.
 TRANSITIONS: Final[dict[State, frozenset[State]]] = {
-    State.SCHEDULED: frozenset({State.WAITING, State.CANCELLED, State.EXPIRED}),
+    State.SCHEDULED: frozenset({State.WAITING, State.CANCELLED}),
     State.WAITING: frozenset({State.RUNNING, State.CANCELLED, State.EXPIRED, State.DEAD}),
     State.RUNNING: frozenset(
         {State.SUCCEEDED, State.SCHEDULED, State.WAITING, State.DEAD, State.CANCELLED}

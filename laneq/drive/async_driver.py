@@ -229,12 +229,15 @@ class AsyncDriver:
         loop = _get_loop()
         if self._loop is not loop:
             await self._enter_loop(loop)
-        if self._wire is not None:
-            return self._wire
-        if self._connecting is None:
-            self._connecting = loop.create_task(self._connect())
-            self._connecting.add_done_callback(self._has_connected)
-        connecting = self._connecting
+        wire = self._wire
+        while wire is None or wire.lost is not None:  # it may break before we come to it
+            if self._connecting is None or self._connecting.done():
+                self._connecting = loop.create_task(self._connect())
+                self._connecting.add_done_callback(self._has_connected)
+            wire = await self._join(self._connecting)
+        return wire
+
+    async def _join(self, connecting: asyncio.Task[AsyncWire]) -> AsyncWire:
         try:
             # The caller may be cancelled; the others still wait for the same connection.
             return await asyncio.shield(connecting)
@@ -244,9 +247,8 @@ class AsyncDriver:
                 raise unavailable(self.address, "the driver was closed") from None
             raise
 
-    def _has_connected(self, task: asyncio.Task[AsyncWire]) -> None:
-        if self._connecting is task:
-            self._connecting = None
+    @staticmethod
+    def _has_connected(task: asyncio.Task[AsyncWire]) -> None:
         if not task.cancelled():
             task.exception()  # looked at, though all who waited may be gone
 
@@ -269,6 +271,9 @@ class AsyncDriver:
             raise
         if wire.lost is not None:
             raise unavailable(self.address, wire.lost.reason)
+        if self._loop is not wire.loop:
+            wire.close()
+            raise unavailable(self.address, "the driver is in use by another event loop")
         wire.has_listeners = bool(self._listeners)
         self._wire = wire
         self._state.over()
@@ -337,7 +342,7 @@ class AsyncDriver:
         for task in tasks:
             task.cancel()
         wires = self._wires()
-        self._wire = None
+        self._wire = self._connecting = self._keeper = None
         for wire in wires:
             wire.close()
         self._tell_listeners(Lost("the driver was closed", is_closing=True))
@@ -413,13 +418,10 @@ class AsyncDriver:
         for listeners in tuple(self._listeners.values()):
             for listener in tuple(listeners):
                 listener(lost)
-        if self._listeners and self._keeper is None and self._loop is not None:
+        # A keeper that is done has seen a connection, which may be the one just lost.
+        is_kept = self._keeper is not None and not self._keeper.done()
+        if self._listeners and not is_kept and self._loop is not None:
             self._keeper = self._loop.create_task(self._keep_connected())
-            self._keeper.add_done_callback(self._has_kept)
-
-    def _has_kept(self, task: asyncio.Task[None]) -> None:
-        if self._keeper is task:
-            self._keeper = None
 
     async def _keep_connected(self) -> None:
         tries = 0

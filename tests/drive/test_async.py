@@ -354,6 +354,32 @@ def test_a_subscriber_hears_messages_also_after_a_reconnect(
     run(main())
 
 
+def test_a_subscription_comes_back_when_its_connection_breaks_at_once(
+    run: Run, proxy: Proxy, namespace: str, counter: Counter
+) -> None:
+    """In the turn of the loop in which the task that restored it has ended."""
+
+    async def main() -> None:
+        heard: list[bytes] = []
+        async with open_driver(proxy.url, namespace) as driver:
+            await driver.subscribe(counter.channel, heard.append)
+            proxy.cut()
+            await until(lambda: driver._keeper)
+            assert driver._keeper is not None
+            await driver._keeper
+            wire = driver._wire
+            assert wire is not None
+            wire.give_up("cut")
+
+            def hears() -> bool:
+                counter.raw.publish(counter.channel, "x")
+                return bool(heard)
+
+            await until(hears)
+
+    run(main())
+
+
 def test_a_subscription_comes_back_after_an_outage_longer_than_patience(
     run: Run, proxy: Proxy, namespace: str, counter: Counter
 ) -> None:
@@ -470,15 +496,14 @@ def lists(counter: Counter) -> list[bytes]:
     return [counter.key.replace(b"counts:n", b"wake:%d" % i) for i in range(2)]
 
 
-async def blocked(raw: Any, namespace: str) -> None:
-    """Wait until this test's connection is blocked at the server."""
-    await until(
-        lambda: [
-            client
-            for client in raw.client_list()
-            if client["name"] == namespace and "b" in client["flags"]
-        ]
-    )
+async def blocked(raw: Any, namespace: str, *, count: int = 1) -> None:
+    """Wait until so many of this test's connections are blocked at the server."""
+
+    def is_so() -> bool:
+        mine = [each for each in raw.client_list() if each["name"] == namespace]
+        return len([each for each in mine if "b" in each["flags"]]) == count
+
+    await until(is_so)
 
 
 def test_a_pop_returns_the_list_that_it_popped(
@@ -529,6 +554,7 @@ def test_an_interrupt_without_the_right_to_unblock_ends_the_connection(
             await wire.interrupt()
             with pytest.raises(RedisUnavailable):
                 await popping
+            await blocked(raw, namespace, count=0)
             raw.rpush(lists[0], "x")
             assert await wire.pop(lists, 10) == lists[0]
 
@@ -616,6 +642,7 @@ def test_a_pop_whose_connection_breaks_is_told_and_the_next_reconnects(
             proxy.cut()
             with pytest.raises(RedisUnavailable):
                 await popping
+            await blocked(raw, namespace, count=0)
             raw.rpush(lists[0], "x")
             assert await wire.pop(lists, 10) == lists[0]
 

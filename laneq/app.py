@@ -344,24 +344,24 @@ class LaneQ:
 
     # --- what tasks and handles need ------------------------------------------------
 
-    def store(self, new: Sequence[NewJob]) -> Asking[frozenset[int] | None]:
-        """Store jobs; make the lanes known where this app declares them and Redis has not."""
-        call = jobs.enqueue(self.keys, new)
-        try:
-            present: frozenset[int] | None = yield call
-            return present
-        except UnknownLane as error:
-            unknown = error.lane
+    def store_after(
+        self, new: Sequence[NewJob], error: UnknownLane
+    ) -> Asking[frozenset[int] | None]:
+        """Store jobs although a lane was unknown, if this app is to declare it.
+
+        Raises:
+            UnknownLane: it is not; lists those that exist.
+        """
         known: tuple[str, ...] = (yield lanes.read_lanes(self.keys)).names
         declares = self._names_lanes or bool(self._tasks) or not known
-        if not declares or unknown not in self.lanes:
-            raise UnknownLane(unknown, known or self.lanes)
+        if not declares or error.lane not in self.lanes:
+            raise UnknownLane(error.lane, known or self.lanes) from None
         yield self.publish_call()
         try:
-            present = yield call
+            present: frozenset[int] | None = yield jobs.enqueue(self.keys, new)
             return present
-        except UnknownLane as error:
-            raise UnknownLane(error.lane, {*known, *self.lanes}) from None
+        except UnknownLane as other:
+            raise UnknownLane(other.lane, {*known, *self.lanes}) from None
 
     def lane_of(self, name: str) -> Asking[str]:
         """Find the lane of a task that is not registered here."""

@@ -35,6 +35,7 @@ from laneq.codec import encode_call, encode_head
 from laneq.errors import (
     OptionError,
     PayloadTooLarge,
+    UnknownLane,
     UsageError,
     WrongArguments,
 )
@@ -99,8 +100,10 @@ class TaskHost(Host, Protocol):
         """Find the lane of a task that is not registered here."""
         ...
 
-    def store(self, new: Sequence[NewJob]) -> Asking[frozenset[int] | None]:
-        """Store jobs; make the lanes known where they are not."""
+    def store_after(
+        self, new: Sequence[NewJob], error: UnknownLane
+    ) -> Asking[frozenset[int] | None]:
+        """Make the app's lanes known and store jobs after all; or raise what is wrong."""
         ...
 
 
@@ -329,7 +332,10 @@ class Recipe:
         host = self.host
         lane = self.lane or (yield from host.lane_of(self.task))
         new = self.job(ids.new_id(), payload, lane)
-        present = yield from host.store((new,))
+        try:
+            present = yield jobs.enqueue(host.keys, (new,))
+        except UnknownLane as error:
+            present = yield from host.store_after((new,), error)
         return Job(host, new.id, bool(present))
 
 
@@ -400,7 +406,10 @@ def enqueue_many(host: TaskHost, calls: Iterable[TaskCall[V]]) -> Asking[list[Jo
                 break
             batch.append(new)
         try:
-            present = yield from host.store(batch)
+            try:
+                present = yield jobs.enqueue(host.keys, batch)
+            except UnknownLane as error:
+                present = yield from host.store_after(batch, error)
         except Exception as error:
             if done:
                 error.add_note(f"{len(done):,} of {len(wanted):,} jobs had been stored before.")

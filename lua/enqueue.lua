@@ -42,8 +42,14 @@ local touched = {}
 -- At most 1,000 at a time, as that many bodies and ids are what unpack can take.
 local plain, plain_ids = {}, {}
 local function flush_plain()
-  local there = redis.call("HMGET", jobs_key, unpack(plain_ids))
-  local bodies, places, seen = {}, {}, {}
+  local bodies, places, seen, there = {}, {}, {}, nil
+  local is_alone = #plain == 1
+  if is_alone then
+    local record = ARGV[job_at + (plain[1] - 1) * job_w + JOB_RECORD]
+    there = { redis.call("HSETNX", jobs_key, plain_ids[1], record) == 0 }
+  else
+    there = redis.call("HMGET", jobs_key, unpack(plain_ids))
+  end
   for n, j in ipairs(plain) do
     local at = job_at + (j - 1) * job_w
     local i, id, record = tonumber(ARGV[at + JOB_LANE]), plain_ids[n], ARGV[at + JOB_RECORD]
@@ -65,7 +71,7 @@ local function flush_plain()
       bump(i, task, "enqueued", 1)
     end
   end
-  if #bodies > 0 then redis.call("HSET", jobs_key, unpack(bodies)) end
+  if #bodies > 0 and not is_alone then redis.call("HSET", jobs_key, unpack(bodies)) end
   for i, to in pairs(places) do
     redis.call("ZADD", waiting_key(i), unpack(to))
     touched[i] = true

@@ -59,6 +59,9 @@ class NewJob:
     when: str = ""
 
 
+_NONE_THERE: Final[frozenset[int]] = frozenset()
+
+
 def enqueue(keys: Keys, jobs: Sequence[NewJob]) -> Call[frozenset[int] | None]:
     """Store up to `BATCH` jobs in one call, in this order.
 
@@ -68,25 +71,31 @@ def enqueue(keys: Keys, jobs: Sequence[NewJob]) -> Call[frozenset[int] | None]:
     Raises (on reading):
         UnknownLane: a lane is not published in this namespace; nothing was stored.
     """
-    script = load("enqueue")
-    lanes: dict[str, int] = {}
-    rows: list[bytes | str | int] = []
-    for job in jobs:
-        index = lanes.get(job.lane)
-        if index is None:
-            index = lanes[job.lane] = len(lanes) + 1
-        rows += (index, job.id, job.record, job.when)
+    argv: tuple[bytes | str | int, ...]
+    names: tuple[str, ...]
+    if len(jobs) == 1:
+        (job,) = jobs
+        names = (job.lane,)
+        argv = (1, job.lane, 1, 1, job.id, job.record, job.when)
+    else:
+        lanes: dict[str, int] = {}
+        rows: list[bytes | str | int] = []
+        for job in jobs:
+            index = lanes.get(job.lane)
+            if index is None:
+                index = lanes[job.lane] = len(lanes) + 1
+            rows += (index, job.id, job.record, job.when)
+        names = tuple(lanes)
+        argv = (len(names), *names, len(jobs), *rows)
+    return Call(load("enqueue"), _enqueue_keys(keys, names), argv, _read_enqueue, once=True)
 
-    def read(reply: Reply) -> frozenset[int] | None:
-        if reply[0] == b"ok":
-            return frozenset(place - 1 for place in reply[1:])
-        if reply[0] == b"again":
-            return None
-        raise UnknownLane(reply[1].decode(), ())
 
-    names = tuple(lanes)
-    argv = (len(names), *names, len(jobs), *rows)
-    return Call(script, _enqueue_keys(keys, names), argv, read, once=True)
+def _read_enqueue(reply: Reply) -> frozenset[int] | None:
+    if reply[0] == b"ok":
+        return frozenset([place - 1 for place in reply[1:]]) if len(reply) > 1 else _NONE_THERE
+    if reply[0] == b"again":
+        return None
+    raise UnknownLane(reply[1].decode(), ())
 
 
 @lru_cache(maxsize=256)

@@ -231,7 +231,7 @@ def test_nothing_is_stored_where_an_item_is_no_call(colour, app, task, raw):
     assert raw.hlen(app.keys.jobs) == 0
 
 
-def test_an_error_on_the_way_says_how_many_jobs_are_stored(new_app, proxy, namespace):
+def test_an_error_on_the_way_says_how_many_jobs_are_stored(new_app, proxy, monkeypatch):
     app = new_app(connect_timeout=0.2)
     app.override(url=proxy.url)
     task = app.task(add)
@@ -241,17 +241,17 @@ def test_an_error_on_the_way_says_how_many_jobs_are_stored(new_app, proxy, names
         for n in range(2_000):
             yield task.call(n)
 
-    stored = 0
+    calls_made = 0
+    call = app.sync_driver.call
 
-    def store(new, store=app.store):
-        nonlocal stored
-        if stored:
+    def cut_after_one(asked):
+        nonlocal calls_made
+        if calls_made == 1:
             proxy.refuse()
-            proxy.cut()
-        stored += len(new)
-        return (yield from store(new))
+        calls_made += 1
+        return call(asked)
 
-    app.store = store
+    monkeypatch.setattr(app.sync_driver, "call", cut_after_one)
     with pytest.raises(RedisUnavailable) as error:
         app.enqueue_many(calls())
     assert error.value.__notes__ == ["1,000 of 2,000 jobs had been stored before."]

@@ -17,6 +17,7 @@ from laneq import (
     WaitRefused,
     WrongState,
 )
+from laneq.calls.jobs import enqueue
 from laneq.keys import keys_of
 from laneq.running import RunningJob, enter
 from tests.app.conftest import Colour, soon
@@ -61,8 +62,8 @@ def test_an_id_that_was_there_already_is_told(new_app):
     task.enqueue(0)
     twice = task.call(1)
     new = twice.new_job()
-    assert app.carry_out(app.store([new])) == frozenset()
-    assert app.carry_out(app.store([new])) == {0}
+    assert app.sync_driver.call(enqueue(app.keys, [new])) == frozenset()
+    assert app.sync_driver.call(enqueue(app.keys, [new])) == {0}
     assert Job(app, new.id, deduplicated=True).deduplicated is True
 
 

@@ -15,18 +15,20 @@ from typing import Final
 from laneq.errors import OptionError
 
 _GROWTH: Final = 1.1
-_PER_LOG: Final = 1 / math.log(_GROWTH)
+
+#: A duration's bucket is its natural logarithm times this, cut to an integer.
+PER_LOG: Final = 1 / math.log(_GROWTH)
 _YEAR_US: Final = 366 * 86_400 * 10**6
 
 #: The bucket of everything that lasts a year or longer.
-LAST_BUCKET: Final = int(math.log(_YEAR_US) * _PER_LOG)
+LAST_BUCKET: Final = int(math.log(_YEAR_US) * PER_LOG)
 
 
 def bucket_of(us: float) -> int:
     """Return the bucket of a duration in µs; anything under 1 µs counts as 1 µs."""
     if us <= 1:
         return 0
-    return int(math.log(min(us, _YEAR_US)) * _PER_LOG)
+    return int(math.log(min(us, _YEAR_US)) * PER_LOG)
 
 
 def value_of(bucket: int) -> float:

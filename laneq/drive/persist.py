@@ -27,6 +27,7 @@ import secrets
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
 import hiredis
@@ -102,6 +103,13 @@ def free_session(wire: Wire, prefix: bytes) -> Session:
 Stamp: TypeAlias = tuple[bytes, int]
 
 
+@lru_cache(maxsize=128)
+def _packed_keys(sha: bytes, keys: tuple[bytes, ...]) -> bytes:
+    """Encode what a call has before its arguments, without the count of all."""
+    packed = pack((b"EVALSHA", sha, len(keys), *keys))
+    return packed[packed.index(b"\n") + 1 :]
+
+
 def pack_call(call: Call[Any], session: Session | None) -> bytes:
     """Encode the first try of a call.
 
@@ -110,7 +118,11 @@ def pack_call(call: Call[Any], session: Session | None) -> bytes:
         session: a free session for a `once` call, else None; its number is raised.
     """
     if session is None:
-        return pack((b"EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.argv))
+        # Keys are half of a claim, and the same for each.
+        argv, keys = pack(call.argv), call.keys
+        args_at = argv.index(b"\n") + 1
+        count = 3 + len(keys) + len(call.argv)
+        return b"*%d\r\n%b%b" % (count, _packed_keys(call.script.sha, keys), argv[args_at:])
     session.seq += 1
     key = session.key
     count = len(call.keys) + 2

@@ -8,15 +8,18 @@ that began before the swap is in it by then.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 
 from laneq.calls.workers import Sample
-from laneq.histogram import bucket_of
+from laneq.histogram import PER_LOG, bucket_of
 
 Counts = dict[int, int]
 
 # A lane's table has all three kinds: the key is the bucket plus the offset of its kind.
 _RUN = 1_000
 _LATENCY = 2_000
+# Below this, the bucket is worked out here: a call for each would cost as much again.
+_USUAL_US = 1e12
 _FIELDS = ("w", "r", "l")
 
 
@@ -33,17 +36,19 @@ class Meter:
         self._counts: dict[str, Counts] = {}
         self._retired: dict[str, Counts] = {}
 
-    def note(self, lane: str, wait_us: float, run_us: float, *, latency_us: float) -> None:
+    def note(self, lane: str, wait_us: float, run_us: float, latency_us: float) -> None:
         """Count one job that ended; all in microseconds."""
         table = self._counts.get(lane)
         if table is None:
             table = self._counts.setdefault(lane, {})
         get = table.get
-        key = bucket_of(wait_us)
+        key = int(log(wait_us) * PER_LOG) if 1 < wait_us < _USUAL_US else bucket_of(wait_us)
         table[key] = get(key, 0) + 1
-        key = bucket_of(run_us) + _RUN
+        key = _RUN + (int(log(run_us) * PER_LOG) if 1 < run_us < _USUAL_US else bucket_of(run_us))
         table[key] = get(key, 0) + 1
-        key = bucket_of(latency_us) + _LATENCY
+        key = _LATENCY + (
+            int(log(latency_us) * PER_LOG) if 1 < latency_us < _USUAL_US else bucket_of(latency_us)
+        )
         table[key] = get(key, 0) + 1
 
     @property

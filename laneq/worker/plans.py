@@ -51,6 +51,7 @@ class Plan:
         timeout_us: the same in microseconds.
         keep_us: how long the record of the ended job is kept.
         retry: the rule for failures.
+        max_attempts: of that rule.
         boost_us: the head start that is part of the job's score.
     """
 
@@ -60,6 +61,7 @@ class Plan:
         "function",
         "is_coroutine",
         "keep_us",
+        "max_attempts",
         "retry",
         "task",
         "timeout_s",
@@ -75,6 +77,7 @@ class Plan:
         self.timeout_s = None if self.timeout_us is None else self.timeout_us / 1e6
         self.keep_us = record.ttl_us if record.ttl_us is not None else options.result_ttl_us
         self.retry: Retry = options.retry.with_record(**codec.retry_options(record))
+        self.max_attempts = self.retry.max_attempts
         self.boost_us = record.boost_us
         self.is_coroutine = inspect.iscoroutinefunction(task.function)
         executor = options.executor

@@ -29,7 +29,8 @@ import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, Protocol
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from laneq import codec
 from laneq.calls.jobs import NewJob
@@ -64,6 +65,7 @@ HOOK_LIMIT_S: Final = 30.0
 _WITHOUT_CHILDREN: Final = frozenset({"handed_back", "cancelled"})
 
 _MOST_EARLY: Final = 1_000
+_NO_ARGS: Final = codec.encode_call((), {})
 _QUIET_S: Final = 60.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _monotonic = time.monotonic
@@ -88,25 +90,41 @@ class RunnableApp(Protocol):
         ...
 
 
+class Batch(NamedTuple):
+    """The claim that a run came with.
+
+    Attributes:
+        now_us: when it was made, by Redis's clock.
+        at: when its reply came; monotonic seconds.
+    """
+
+    now_us: int
+    at: float
+
+
 class Run:
     """One attempt of a job in this worker.
 
     Attributes:
         job: what the function sees of it.
         plan: how it runs.
+        fence: token of its claim.
         ready_us: when it became ready, by Redis's clock.
-        claimed_us: when it was claimed, likewise.
-        claimed_at: when the claim's reply came; monotonic seconds.
+        batch: the claim that it came with.
         began: when the function was called; monotonic seconds, 0 before.
         reason: why it was told to end; None while nobody did.
         is_over: its outcome is settled.
         handle: the asyncio task that it runs in, if it does.
+        timer: ends it at its time-out, or gives it up.
+        future: gets the outcome for the hooks, where there are any.
+        progress: what it reported last.
     """
 
+    # Nothing here refers back to the run: a cycle would leave each job to the
+    # garbage collector.
     __slots__ = (
+        "batch",
         "began",
-        "claimed_at",
-        "claimed_us",
         "fence",
         "future",
         "handle",
@@ -116,18 +134,17 @@ class Run:
         "progress",
         "ready_us",
         "reason",
-        "report",
         "timer",
     )
 
     def __init__(
-        self, plan: Plan, fence: int, *, ready_us: int, claimed_us: int, claimed_at: float
+        self, plan: Plan, job: RunningJob, batch: Batch, *, fence: int, ready_us: int
     ) -> None:
         self.plan = plan
+        self.job = job
+        self.batch = batch
         self.fence = fence
         self.ready_us = ready_us
-        self.claimed_us = claimed_us
-        self.claimed_at = claimed_at
         self.began = 0.0
         self.reason: Reason | None = None
         self.is_over = False
@@ -135,14 +152,6 @@ class Run:
         self.timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[Any] | None = None
         self.progress: bytes | None = None
-        self.report: Callable[[Run], None] | None = None
-        self.job: RunningJob
-
-    def on_progress(self, value: bytes) -> None:
-        """Keep progress that the job reported, and have it sent; called in any thread."""
-        self.progress = value
-        if self.report is not None:
-            self.report(self)
 
 
 class Runner:
@@ -197,47 +206,52 @@ class Runner:
 
     def start(self, reply: ClaimReply) -> None:
         """Start all jobs of a claim."""
-        claimed_us, claimed_at = reply.now_us, _monotonic()
+        batch = Batch(reply.now_us, _monotonic())
         by_head = self._plans.by_head
+        running, slots = self.running, self._slots
+        has_hooks = bool(self._app.middleware)
         for claimed in reply.jobs:
-            head, _, payload = claimed.record.partition(b"\n")
+            job_id, record, lane, fence, attempt, score_us, enqueued_us = claimed
+            head, _, payload = record.partition(b"\n")
             plan = by_head.get(head) or self._plan(claimed)
             if plan is None:
                 continue
-            run = Run(
-                plan,
-                claimed.fence,
-                ready_us=claimed.score_us + plan.boost_us,
-                claimed_us=claimed_us,
-                claimed_at=claimed_at,
-            )
-            run.report = self._on_progress
-            run.job = RunningJob(
-                id=claimed.id,
+            job = RunningJob(
+                id=job_id,
                 task=plan.task,
-                lane=claimed.lane,
-                attempt=claimed.attempt,
-                max_attempts=plan.retry.max_attempts,
-                enqueued_us=claimed.enqueued_us,
-                fence=claimed.fence,
-                deadline_us=claimed_us + plan.timeout_us if plan.timeout_us else None,
+                lane=lane,
+                attempt=attempt,
+                max_attempts=plan.max_attempts,
+                enqueued_us=enqueued_us,
+                fence=fence,
+                deadline_us=batch.now_us + plan.timeout_us if plan.timeout_us else None,
                 lanes=self.lanes,
-                on_progress=run.on_progress,
+                on_progress=partial(self._note_progress, fence),
             )
-            self.running[claimed.fence] = run
-            self._slots.take(claimed.lane)
-            if self._app.middleware:
-                run.future = self._loop.create_future()
-                task = self._loop.create_task(
-                    self._with_hooks(run, run.future, claimed.record, payload)
-                )
-                self._hooked.add(task)
-                task.add_done_callback(self._hooked.discard)
+            run = Run(plan, job, batch, fence=fence, ready_us=score_us + plan.boost_us)
+            running[fence] = run
+            slots.free -= 1
+            slots.seats[lane].running += 1
+            if has_hooks:
+                self._begin_with_hooks(run, record, payload)
             else:
-                self._launch(run, claimed.record, payload)
-            if self._early_cancels and claimed.fence in self._early_cancels:
-                self._early_cancels.discard(claimed.fence)
+                self._launch(run, record, payload)
+            if self._early_cancels and fence in self._early_cancels:
+                self._early_cancels.discard(fence)
                 self.stop(run, "cancel")
+
+    def _begin_with_hooks(self, run: Run, record: bytes, payload: bytes) -> None:
+        run.future = self._loop.create_future()
+        task = self._loop.create_task(self._with_hooks(run, run.future, record, payload))
+        self._hooked.add(task)
+        task.add_done_callback(self._hooked.discard)
+
+    def _note_progress(self, fence: int, value: bytes) -> None:
+        """Keep progress that a job reported, and have it sent; called in any thread."""
+        run = self.running.get(fence)
+        if run is not None:
+            run.progress = value
+            self._on_progress(run)
 
     def refuse(self, reply: ClaimReply) -> None:
         """Hand all jobs of a claim back: the worker is stopping."""
@@ -280,7 +294,7 @@ class Runner:
             self._send_to_child(run, record)
             return
         try:
-            args, kwargs = codec.decode_call(payload)
+            args, kwargs = ((), {}) if payload == _NO_ARGS else codec.decode_call(payload)
         except UnknownEnvelope as error:
             self._leave_to_newer(run, str(error))
         except UnreadablePayload as error:
@@ -328,7 +342,7 @@ class Runner:
             max_payload=self._app.max_payload,
         )
         run.began = _monotonic()
-        self._children.start(run, order, run.on_progress)
+        self._children.start(run, order, partial(self._note_progress, run.fence))
 
     # --- the end ----------------------------------------------------------------------
 
@@ -445,12 +459,13 @@ class Runner:
             self.ended.append(ended)
             if run.began and kind != "handed_back":
                 now = _monotonic()
-                wait_us = run.claimed_us - run.ready_us
+                now_us, at = run.batch
+                wait_us = now_us - run.ready_us
                 self._meter.note(
                     lane,
                     wait_us,
                     (now - run.began) * 1e6,
-                    latency_us=wait_us + (now - run.claimed_at) * 1e6,
+                    wait_us + (now - at) * 1e6,
                 )
         self._on_ended()
 

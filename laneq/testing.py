@@ -8,7 +8,8 @@ them; their outcomes are reported as a worker reports them.
 What differs from a worker: every function runs in this process, whatever its executor; a
 `timeout` ends coroutines only; cancelling a running job tells it, and does not end it; hooks of
 jobs are called, those of a worker's start and end are not; the queue's clock can be put
-forward; and whoever waits for a result has what is due run, since nobody else does.
+forward, which ends no result; and whoever waits for a result has what is due run, since
+nobody else does.
 
 Design: `Testing._steps` is the one description of a run. It yields what has to be called or
 awaited, and `run_all` and `arun_all` are its two drivers.
@@ -43,6 +44,9 @@ T = TypeVar("T")
 
 #: Attempts after which `run_all` takes it that jobs make jobs for ever.
 MOST_ATTEMPTS: Final = 10_000
+
+# A result that is kept at all is kept however far the clock is put forward.
+_TO_THE_END_US: Final = 50 * 365 * 86_400_000_000
 
 _Came: TypeAlias = tuple[Any, BaseException | None]
 
@@ -398,7 +402,10 @@ class Testing:
                 yield _Do(context, last, is_async=True)
             after = functools.partial(hooks, "after_job", job, verdict.kind, backwards=True)
             yield _Do(context, after, is_async=True)
-        ended = _ended(claimed, verdict.kind, number=verdict.number, body=verdict.body)
+        number = verdict.number
+        if verdict.kind == "succeeded" and number:
+            number = max(number, _TO_THE_END_US)
+        ended = _ended(claimed, verdict.kind, number=number, body=verdict.body)
         ended.children = job.children
         return ended
 

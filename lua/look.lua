@@ -1,10 +1,10 @@
 -- look: read all that is known of some jobs.
 -- FLAGS   no-writes
--- KEYS    state jobs runs outcomes history progress | waiting* scheduled* leases*
+-- KEYS    state jobs runs outcomes history progress tasks | waiting* scheduled* leases*
 -- ARGV    most:int
 -- EACH    job id
 -- RETURNS {"ok", row...}; row: place lane score record run outcome history progress
---         place: waiting, scheduled, running, ended or unknown; lane counted from 1, 0 if
+--         task line; place: waiting, scheduled, running, ended or unknown; lane counted from 1, 0 if
 --         ended; absent texts are empty. A scheduled job that is due, which no claim has
 --         taken in yet, is told as it will be: waiting. With `most` above 0, for lists:
 --         no payload, result or progress over so many bytes (the record is then its head
@@ -78,6 +78,7 @@ for j = 1, job_n do
     outcome,
     history,
     progress,
+    record and redis.call("HGET", tasks_key, task_of(head_of(record))) or "",
   }
 end
 return reply

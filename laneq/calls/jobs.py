@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from laneq import codec
 from laneq.calls.call import Call, Until
+from laneq.calls.lanes import PublishedTask
 from laneq.errors import (
     JobCancelled,
     JobExpired,
@@ -253,11 +254,13 @@ def _or_none(decode: Callable[[], T]) -> T | None:
 
 
 def _view(job_id: str, row: Reply, lanes: Sequence[str]) -> JobView | None:
-    place, lane_index, score, record, run, outcome_text, history_text, progress = row
+    place, lane_index, score, record, run, outcome_text, history_text, progress, task_line = row
     if place == b"unknown":
         return None
     task, args, kwargs, boost_us = "?", None, None, 0
     max_attempts = DEFAULT_ATTEMPTS
+    if task_line:
+        max_attempts = PublishedTask.from_line(task_line.decode()).max_attempts
     enqueued_us: int | None = None
     head = _or_none(lambda: codec.decode_record(record)) if record else None
     if head is not None:

@@ -12,6 +12,7 @@ from laneq import (
     LaneQ,
     OptionError,
     RemoteError,
+    Retry,
     State,
     UsageError,
     WaitRefused,
@@ -76,6 +77,13 @@ def test_the_state_follows_the_life_of_a_job(colour, task, hand):
     assert colour.ask(job, "state") is State.SUCCEEDED
     later = colour.ask(task.using(delay=60), "enqueue", 1)
     assert colour.ask(later, "state") is State.SCHEDULED
+
+
+def test_the_attempts_that_a_job_has_are_its_tasks_or_its_own(colour, app):
+    task = app.task(retry=Retry(7))(add)
+    assert colour.ask(colour.ask(task, "enqueue", 1), "info").max_attempts == 7
+    own = task.using(retry=Retry(2))
+    assert colour.ask(colour.ask(own, "enqueue", 1), "info").max_attempts == 2
 
 
 def test_an_unknown_id_has_no_state_and_no_result(colour, app):

@@ -168,13 +168,15 @@ def test_the_clock_can_be_put_forward_to_what_is_scheduled(app, ran):
         task.using(delay=timedelta(days=365)).enqueue("late")
         task.using(delay=3600).enqueue("soon")
         task.using(expires=60).enqueue("in time")
-        assert t.run_all() == 1
+        early = task.enqueue("in time")
+        assert t.run_all() == 2
         assert t.run_all(advance=True) == 2
+        assert early.result() is None  # of a year ago
         expired = task.using(expires=60).enqueue("too late")
         t.advance(61)
         t.run_all()
         assert expired.state() == "expired"
-    assert ran == ["in time", "soon", "late"]
+    assert ran == ["in time", "in time", "soon", "late"]
     with pytest.raises(OptionError, match="seconds"):
         t.advance(-1)
 

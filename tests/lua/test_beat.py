@@ -69,6 +69,17 @@ def test_a_lease_that_another_holds_or_nobody_is_lost(stage):
     stage.allowed = {"balance of a task", "attempts of a task"}
 
 
+def test_a_renewal_makes_no_lease_where_there_is_none(stage):
+    worker = running(stage, "a")
+    stage.client.zrem(stage.key("leases", "normal"), "a")
+    beat(stage, held(worker, "a"))
+    assert stage.places("leases") == {}
+    stage.allowed = {
+        "orphan", "run line", "balance of a lane", "balance of a task", "attempts of a lane",
+        "attempts of a task",
+    }  # fmt: skip
+
+
 def test_a_worker_learns_of_cancels_at_its_next_heartbeat(stage):
     worker = running(stage, "a", "b")
     stage.cancel("b")

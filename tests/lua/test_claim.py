@@ -163,6 +163,9 @@ def test_a_claim_takes_all_that_is_there(stage, there):
     stage.put(*ids)
     assert stage.worker(slots=256).take() == ids
     assert stage.order() == []
+    stage.put(*(f"n{job_id}" for job_id in ids))
+    stage.put(*(f"b{job_id}" for job_id in ids[:50]), lane="batch")
+    assert len(stage.worker("v", slots=256).take()) == there + min(there, 50)
 
 
 def test_one_claim_mixes_lanes_by_value(stage):

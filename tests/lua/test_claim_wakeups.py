@@ -153,13 +153,19 @@ def test_a_paused_lane_is_not_armed(stage):
     assert stage.tokens() == []
 
 
+@pytest.mark.parametrize("beside", [[], ["batch"]], ids=["one lane", "two lanes"])
 @pytest.mark.parametrize("behind", [0, 1])
-@pytest.mark.parametrize("slots", [1, 32, 33, 161, 162])
-def test_a_token_is_put_exactly_when_work_is_left_at_the_border_of_a_chunk(stage, slots, behind):
-    stage.put(*(f"{n:03}" for n in range(slots + behind)))
+@pytest.mark.parametrize("slots", [1, 32, 33, 34, 161, 162, 163])
+def test_a_token_is_put_exactly_when_work_is_left_at_the_border_of_a_chunk(
+    stage, slots, behind, beside
+):
+    ids = [f"{n:03}" for n in range(slots + behind)]
+    stage.put(*ids)
+    for lane in beside:
+        stage.put("other", lane=lane)
     hush(stage)
-    assert len(stage.worker(slots=slots).take()) == slots
-    assert stage.tokens() == (["normal"] if behind else [])
+    assert stage.worker(slots=slots).take() == ids[:slots]
+    assert stage.tokens() == (["normal"] if behind else []) + beside
 
 
 def test_one_token_is_the_most(stage):

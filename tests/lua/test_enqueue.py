@@ -43,6 +43,18 @@ def test_a_repeated_id_within_one_call_is_ignored_and_said(stage):
     assert stage.order(lane="batch") == []
 
 
+@pytest.mark.parametrize(("first", "second"), [("", "+5"), ("+5", ""), ("", "-5"), ("-5", "")])
+def test_of_two_jobs_with_one_id_the_first_counts_whatever_their_kind(stage, first, second):
+    jobs_ = [new("a", when=first), new("x"), new("a", when=second)]
+    assert stage.enqueue(*jobs_) == {2}
+    assert stage.state("a") == ("scheduled" if first == "+5" else "waiting")
+
+
+def test_jobs_of_one_call_keep_its_order_whatever_their_kind(stage):
+    stage.enqueue(new("z"), new("y", when="-1"), new("x"), new("l", when="+1"), new("w"))
+    assert stage.order() == ["z", "y", "x", "w"]
+
+
 def test_an_id_is_known_as_long_as_its_record_is_kept(stage):
     stage.put("a")
     worker = stage.worker()

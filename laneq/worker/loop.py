@@ -40,6 +40,10 @@ _MOST_CHILDREN: Final = 2_000
 #: does not look in step.
 _JITTER: Final = (0.75, 1.0)
 
+#: Slots from which a worker claims for half of them at a time: below, what a claim costs by
+#: itself is more than what is gained.
+_PIPELINED_FROM: Final = 16
+
 _QUIET_S: Final = 10.0
 
 
@@ -156,11 +160,10 @@ class ClaimLoop:
 
     async def run(self) -> None:
         """Claim and listen until told to finish."""
-        runner, slots = self._runner, self._slots
         while True:
             # What happens from here on is either seen below or ends the sleep.
             self._is_woken = False
-            if runner.ended or (self._is_due and slots.free > 0 and not self._is_draining):
+            if self._must_claim():
                 await self._claim()
                 if self._watchers:
                     self._look_at_conditions()
@@ -176,6 +179,12 @@ class ClaimLoop:
         if self._pop is not None:
             self._pop.cancel()
         await self._blocking.aclose()
+
+    def _must_claim(self) -> bool:
+        """Return whether there are outcomes to report, or work for a free slot."""
+        return bool(self._runner.ended) or (
+            self._is_due and self._slots.free > 0 and not self._is_draining
+        )
 
     async def _sleep(self) -> None:
         """Wait until something has to be done."""
@@ -223,10 +232,16 @@ class ClaimLoop:
             if self._is_draining:
                 self._runner.refuse(reply)
             else:
-                self._runner.start(reply)
+                self._runner.take(reply)
         # A claim that was filled has most likely left something over.
         if reply.is_more or 0 < asked <= len(reply.jobs):
             self._is_due = True
+        if reply.jobs and not self._is_draining:
+            if self._must_claim():
+                # First the next claim, then these jobs while it is on its way.
+                self._loop.call_soon(self._runner.start, reply)
+            else:
+                self._runner.start(reply)
         self._look_at = None
         if reply.wake_after_us >= 0:
             self._look_at = self._loop.time() + reply.wake_after_us / 1e6
@@ -265,7 +280,7 @@ class ClaimLoop:
         while True:
             try:
                 calls = self._calls or await self._read_lanes()
-                asked = 0 if self._is_draining else min(self._slots.free, CLAIM_MAX)
+                asked = self._asking()
                 reply = await self._driver.call(
                     calls.claim(
                         seq=self._seq,
@@ -290,6 +305,20 @@ class ClaimLoop:
                     log.warning("Redis answers again after %.1f s", time.monotonic() - away_since)
                 return reply, asked
             self._calls = None
+
+    def _asking(self) -> int:
+        """Return how many jobs the next claim asks for.
+
+        With many slots it is half of them at most, so that this process runs one half while
+        Redis works at the other. Not with reserves: their rule counts the slots asked for.
+        """
+        slots = self._slots
+        if self._is_draining:
+            return 0
+        most = CLAIM_MAX
+        if slots.total >= _PIPELINED_FROM and not slots.has_reserves:
+            most = min(most, (slots.total + 1) // 2)
+        return min(slots.free, most)
 
     def _tell_trouble(self, error: StoreError) -> None:
         if self._rare.allows(type(error).__name__):

@@ -204,17 +204,26 @@ class Runner:
 
     # --- the beginning ----------------------------------------------------------------
 
+    def take(self, reply: ClaimReply) -> None:
+        """Give the jobs of a claim their slots; `start` is to follow."""
+        slots = self._slots
+        seats = slots.seats
+        slots.free -= len(reply.jobs)
+        for claimed in reply.jobs:
+            seats[claimed.lane].running += 1
+
     def start(self, reply: ClaimReply) -> None:
-        """Start all jobs of a claim."""
+        """Start all jobs of a claim, which have their slots."""
         batch = Batch(reply.now_us, _monotonic())
         by_head = self._plans.by_head
-        running, slots = self.running, self._slots
+        running = self.running
         has_hooks = bool(self._app.middleware)
         for claimed in reply.jobs:
             job_id, record, lane, fence, attempt, score_us, enqueued_us = claimed
             head, _, payload = record.partition(b"\n")
             plan = by_head.get(head) or self._plan(claimed)
             if plan is None:
+                self._slots.give_back(lane)
                 continue
             job = RunningJob(
                 id=job_id,
@@ -230,8 +239,6 @@ class Runner:
             )
             run = Run(plan, job, batch, fence=fence, ready_us=score_us + plan.boost_us)
             running[fence] = run
-            slots.free -= 1
-            slots.seats[lane].running += 1
             if has_hooks:
                 self._begin_with_hooks(run, record, payload)
             else:
@@ -239,6 +246,8 @@ class Runner:
             if self._early_cancels and fence in self._early_cancels:
                 self._early_cancels.discard(fence)
                 self.stop(run, "cancel")
+        if self.ended:
+            self._on_ended()
 
     def _begin_with_hooks(self, run: Run, record: bytes, payload: bytes) -> None:
         run.future = self._loop.create_future()

@@ -35,15 +35,15 @@ class Slots:
             seat.is_served = lane in served
             seat.reserve = self._reserve.get(lane, 0)
 
-    def take(self, lane: str) -> None:
-        """Give a slot to a job of this lane."""
-        self.free -= 1
-        self.seats[lane].running += 1
-
     def give_back(self, lane: str) -> None:
         """Free the slot of a job of this lane."""
         self.free += 1
         self.seats[lane].running -= 1
+
+    @property
+    def has_reserves(self) -> bool:
+        """Return whether slots are kept for a lane."""
+        return bool(self._reserve)
 
     @property
     def running(self) -> int:

@@ -20,7 +20,7 @@ for i = 1, lanes_n do
   local ring = redis.call("LRANGE", rates_key(i), -1 - math.ceil(window / 5000000), -1)
   local past = ""
   for _, line in ipairs(ring) do
-    if tonumber(string.match(line, "^%d+")) >= now - window then
+    if tonumber(string.match(line, "^%d+") or "0") >= now - window then
       past = line
       break
     end

@@ -20,12 +20,13 @@ local function cut(text, n)
   if most == 0 or #text - line <= n then return text end
   return string.sub(text, 1, line + n)
 end
--- Return the last entry of a history that is too long.
+-- Return the last entry of a history that is too long; nothing of one that is odd.
 local function last_of(history)
   local at = 1
   while true do
-    local colon = string.find(history, ":", at, true)
-    local size = tonumber(string.sub(history, at, colon - 1))
+    local size, colon = string.match(history, "^(%d+)():", at)
+    if not size then return "" end
+    size = tonumber(size)
     if colon + size >= #history then
       local entry = cut(string.sub(history, colon + 1), 4 * most)
       return #entry .. ":" .. entry

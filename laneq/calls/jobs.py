@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -36,6 +37,10 @@ WATCH_US: Final = 600_000_000
 
 #: Attempts of a task that says nothing (behaviour §6).
 DEFAULT_ATTEMPTS: Final = 3
+
+# An entry of a history, see lua/lib/note.lua.
+_LENGTH: Final = re.compile(rb"(\d{1,9}):")
+_ENTRY: Final = re.compile(rb"(\d+) (\d+) (\d+) ([!-~]+) ([a-z ]+)\n")
 
 # Words of a run line, see lua/lib/run.lua.
 _RUN_WORDS: Final = 10
@@ -223,16 +228,20 @@ def _seconds(instant_us: int | str | bytes) -> float | None:
 
 
 def read_history(text: bytes) -> tuple[Attempt, ...]:
-    """Read ended attempts, oldest first, from their length-prefixed form."""
+    """Read ended attempts, oldest first, from their length-prefixed form.
+
+    It ends at what is no entry: damage to one job's history must not hide the job.
+    """
     out: list[Attempt] = []
     at = 0
-    while at < len(text):
-        colon = text.index(b":", at)
-        size = int(text[at:colon])
-        entry = text[colon + 1 : colon + 1 + size]
-        at = colon + 1 + size
-        line, _, body = entry.partition(b"\n")
-        attempt, started, ended, worker, outcome = line.decode().split(" ", 4)
+    while prefix := _LENGTH.match(text, at):
+        at = prefix.end() + int(prefix[1])
+        entry = text[prefix.end() : at]
+        line = _ENTRY.match(entry)
+        if not line:
+            break
+        attempt, started, ended, worker, outcome = (word.decode() for word in line.groups())
+        body = entry[line.end() :]
         error = read_error(body) if body else None
         if outcome == "worker lost":
             error = RemoteError(type="WorkerLost", message="worker lost")

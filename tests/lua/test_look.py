@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laneq.calls import jobs
+from laneq.calls import jobs, stats
 from laneq.errors import JobNotFound
 from laneq.model import State
 from tests.lua.test_claim_outcomes import ERROR, running
@@ -106,3 +106,21 @@ def test_a_watch_never_gets_shorter(stage):
     before = stage.places_of("watchers")
     stage.run(jobs.until_ended(stage.keys, "a", timeout_s=None).call)
     assert stage.places_of("watchers") == before
+
+
+@pytest.mark.parametrize("most", [0, 20])
+@pytest.mark.parametrize(
+    "history", [b"x" * 200, b"9999:" + b"y" * 200, b"5:1 2 3", b"7:1 2 3 4" + b"z" * 200, b":"]
+)
+def test_a_history_that_cannot_be_read_is_shown_as_far_as_it_can(stage, history, most):
+    stage.put("a", "b")
+    stage.client.hset(stage.keys.history, "a", history)
+    call = jobs.look(stage.keys, ["a", "b"], lanes=stage.lanes.names, most=most)
+    views = stage.run(call)
+    assert [view.state for view in views] == ["waiting", "waiting"]
+    assert views[0].history == ()
+
+
+def test_a_ring_of_counts_that_cannot_be_read_is_passed_over(stage):
+    stage.client.rpush(stage.key("rates", "normal"), "garbage")
+    assert stage.run(stats.depths(stage.keys, ["normal"]))[0].past is None

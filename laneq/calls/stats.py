@@ -19,6 +19,9 @@ Reply = list[Any]
 #: Windows over which percentiles are offered, in seconds.
 WINDOWS_S: Final = (60, 300, 3600)
 
+#: The longest window that is read from the fine slices, in seconds.
+_FINE_WINDOW_S: Final = 300
+
 
 @dataclass(frozen=True, slots=True)
 class Depths:
@@ -83,7 +86,7 @@ def spread(keys: Keys, lane: str, *, now_us: int, window_s: int) -> Call[Spread]
     """
     script = load("spread")
     slices: Iterable[bytes]
-    if window_s * 1_000_000 <= 300_000_000:
+    if window_s <= _FINE_WINDOW_S:
         slices = (
             keys.fine(lane, now_us - back * FINE_US)
             for back in range(window_s * 1_000_000 // FINE_US + 1)
@@ -98,7 +101,8 @@ def spread(keys: Keys, lane: str, *, now_us: int, window_s: int) -> Call[Spread]
         out: Spread = {"w": {}, "r": {}, "l": {}}
         for i in range(1, len(reply), 2):
             name = reply[i].decode()
-            out[name[0]][int(name[1:])] = int(reply[i + 1])
+            if name[:1] in out and name[1:].isdecimal():  # a newer worker may measure more
+                out[name[0]][int(name[1:])] = int(reply[i + 1])
         return out
 
     return Call(script, tuple(slices), (), read)

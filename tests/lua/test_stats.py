@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from laneq.calls import stats
+from laneq.calls.workers import Sample
 from tests.lua.test_beat import beat
 from tests.lua.test_claim_outcomes import ERROR, running
 from tests.stage import SECOND, START_US, new
@@ -62,6 +63,12 @@ def test_counts_of_very_many_tasks_fit_a_reply(stage):
     stage.client.hset(stage.keys.task_counts, mapping=fields)
     assert len(stage.run(stats.task_counts(stage.keys))) == 9000
     stage.allowed = {"balance of a task"}
+
+
+def test_what_only_a_newer_laneq_measures_is_passed_over(stage):
+    beat(stage, samples=[Sample("normal", "w1", 2), Sample("normal", "new", 7)])
+    call = stats.spread(stage.keys, "normal", now_us=stage.now(), window_s=60)
+    assert stage.run(call) == {"w": {1: 2}, "r": {}, "l": {}}
 
 
 def test_slices_that_are_not_there_add_nothing(stage):

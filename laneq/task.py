@@ -19,6 +19,7 @@ from typing import (
     Any,
     Final,
     Generic,
+    NoReturn,
     ParamSpec,
     Protocol,
     TypedDict,
@@ -114,14 +115,14 @@ def _takes_all(*args: Any, **kwargs: Any) -> None: ...
 
 
 class Arguments:
-    """Which calls a function takes: `inspect.Signature.bind`, quick for calls that fit.
+    """Which calls a function takes: what Python itself would say, in half a microsecond.
 
     Args:
         function: the function.
         task: the task's name, for errors.
     """
 
-    __slots__ = ("_at_most", "_names", "_needed", "_signature", "_takes_any_name", "_task")
+    __slots__ = ("_may", "_most", "_must", "_must_not", "_signature", "_task")
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         """Work the signature into tables by number of positional arguments."""
@@ -130,44 +131,33 @@ class Arguments:
             self._signature = inspect.signature(function)
         except ValueError:  # some functions written in C have none: they take what they take
             self._signature = inspect.signature(_takes_all)
-        positional: list[inspect.Parameter] = []
-        named: set[str] = set()
-        needed: set[str] = set()
-        self._takes_any_name = False
-        takes_more = False
+        of_kind: dict[Any, list[inspect.Parameter]] = {}
         for parameter in self._signature.parameters.values():
-            match parameter.kind:
-                case inspect.Parameter.VAR_POSITIONAL:
-                    takes_more = True
-                case inspect.Parameter.VAR_KEYWORD:
-                    self._takes_any_name = True
-                case inspect.Parameter.KEYWORD_ONLY:
-                    named.add(parameter.name)
-                    if parameter.default is parameter.empty:
-                        needed.add(parameter.name)
-                case _:
-                    positional.append(parameter)
-        self._at_most = -1 if takes_more else len(positional)
-        # By number of positional arguments: names that may follow, names that must. A
-        # position-only parameter that lacks a value is "needed" under a name that is never
-        # given, so that the slow way says what is missing.
-        self._names: list[frozenset[str]] = []
-        self._needed: list[frozenset[str]] = []
+            of_kind.setdefault(parameter.kind, []).append(parameter)
+        first = of_kind.get(inspect.Parameter.POSITIONAL_ONLY, [])
+        positional = first + of_kind.get(inspect.Parameter.POSITIONAL_OR_KEYWORD, [])
+        named = of_kind.get(inspect.Parameter.KEYWORD_ONLY, [])
+        takes_any_name = inspect.Parameter.VAR_KEYWORD in of_kind
+        #: The most positional arguments; None for any number.
+        self._most = None if inspect.Parameter.VAR_POSITIONAL in of_kind else len(positional)
+        # By number of positional arguments: the names that must follow, that may (None:
+        # any), and that must not since they have their value. A position-only parameter that
+        # lacks its value must follow under a name that is never given.
+        self._must: list[frozenset[str]] = []
+        self._may: list[frozenset[str] | None] = []
+        self._must_not: list[frozenset[str]] = []
         for n in range(len(positional) + 1):
             rest = positional[n:]
-            self._names.append(
-                frozenset(named | {p.name for p in rest if p.kind is not p.POSITIONAL_ONLY})
-            )
-            self._needed.append(
+            self._must.append(
                 frozenset(
-                    needed
-                    | {
-                        f"{p.name}/" if p.kind is p.POSITIONAL_ONLY else p.name
-                        for p in rest
-                        if p.default is p.empty
-                    }
+                    f"{p.name}/" if p in first else p.name
+                    for p in rest + named
+                    if p.default is p.empty
                 )
             )
+            names = frozenset(p.name for p in rest + named if p not in first)
+            self._may.append(None if takes_any_name else names)
+            self._must_not.append(frozenset(p.name for p in positional[:n] if p not in first))
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Refuse arguments that the function does not take.
@@ -176,30 +166,31 @@ class Arguments:
             WrongArguments: they do not fit the signature.
         """
         n = len(args)
-        if n >= len(self._needed):
-            if self._at_most >= 0:
+        last = len(self._must) - 1
+        if n > last:
+            if self._most is not None:
                 self._refuse(args, kwargs)
-            n = len(self._needed) - 1
+            n = last
         if not kwargs:
-            if self._needed[n]:
+            if self._must[n]:
                 self._refuse(args, kwargs)
-        elif not (
-            self._needed[n] <= kwargs.keys()
-            and (kwargs.keys() <= self._names[n] or self._takes_any_name)
+            return
+        names, may = kwargs.keys(), self._may[n]
+        if not (
+            self._must[n] <= names
+            and (may is None or names <= may)
+            and names.isdisjoint(self._must_not[n])
         ):
             self._refuse(args, kwargs)
-        elif self._takes_any_name:
-            self._bind(args, kwargs)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _refuse(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
+        problem = "the arguments do not fit"
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            signature = self._signature.replace(return_annotation=inspect.Signature.empty)
-            raise WrongArguments(self._task, str(error), str(signature)) from None
-
-    # The slow way decides, and words the error.
-    _refuse = _bind
+            problem = str(error)  # says which
+        signature = self._signature.replace(return_annotation=inspect.Signature.empty)
+        raise WrongArguments(self._task, problem, str(signature))
 
 
 # --- recipes --------------------------------------------------------------------

@@ -14,9 +14,9 @@ reserved
     2 slots reserved for the urgent lane, 8 shared ones.
 
 "10 workers" is ten slots of one worker process, where an arrangement treats all alike,
-else two worker processes of 2 and 8 slots, as a user would run them; or ten processes
-of one slot each, on request. The jobs sleep without blocking, so ten of them do not
-need ten cores.
+else two worker processes of 2 and 8 slots (`split`). On request the reserved arrangement
+is one process too (`one`), or each arrangement is ten processes of one slot (`ten`). The
+jobs sleep without blocking, so ten of them do not need ten cores.
 
 How it is measured: the workers are ready, then all batch jobs are enqueued in bulk. A
 second later (`Plan.warm_up`), when the slots are at batch jobs and no longer in step, a
@@ -47,6 +47,7 @@ from laneq.errors import OptionError
 
 Row = dict[str, Any]
 Arrivals = Literal["even", "poisson"]
+Layout = Literal["split", "one", "ten"]
 
 #: Figures of the published scenario: urgent jobs per second → arrangement → (p50 ms,
 #: p99 ms, batch jobs per second).
@@ -88,16 +89,20 @@ class Arrangement:
         name: as in the rows.
         workers: slots and options of each worker process.
         urgent_lane: the lane that urgent jobs go to.
+        together: options of one process of ten slots that does the same; empty where none does.
     """
 
     name: str
     workers: tuple[tuple[int, tuple[str, ...]], ...]
     urgent_lane: str = "urgent"
+    together: tuple[str, ...] = ()
 
-    def commands(self, *, one_slot_each: bool) -> list[tuple[str, ...]]:
+    def commands(self, layout: Layout) -> list[tuple[str, ...]]:
         """Return the options of each ``laneq worker``."""
-        if one_slot_each:
+        if layout == "ten":
             return [("-c", "1", *options) for slots, options in self.workers for _ in range(slots)]
+        if layout == "one" and self.together:
+            return [("-c", "10", *self.together)]
         return [("-c", str(slots), *options) for slots, options in self.workers]
 
 
@@ -113,6 +118,7 @@ ARRANGEMENTS: Final = {
                 (2, ("--lanes", "urgent,batch", "--reserve", "urgent")),
                 (8, ("--lanes", "urgent,batch")),
             ),
+            together=("--lanes", "urgent,batch", "--reserve", "urgent=2"),
         ),
     )
 }
@@ -130,7 +136,8 @@ class Plan:
         only: names of arrangements.
         batch: batch jobs queued at the start.
         runs: how often each is measured; a row has medians and ranges.
-        one_slot_each: run ten worker processes of one slot.
+        workers: how the slots are spread over processes: as the arrangement says, in one
+            process where that can be, or in ten of one slot.
         seed: of arrivals and batch jobs; run n adds n.
     """
 
@@ -141,7 +148,7 @@ class Plan:
     only: Sequence[str] = tuple(ARRANGEMENTS)
     batch: int = 2_000
     runs: int = 1
-    one_slot_each: bool = False
+    workers: Layout = "split"
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -265,7 +272,7 @@ class _Run:
         with rig.space() as space, Crew(space) as crew:
             workers = [
                 crew.start_worker(*options, "--grace", "1")
-                for options in self._arrangement.commands(one_slot_each=plan.one_slot_each)
+                for options in self._arrangement.commands(plan.workers)
             ]
             producer = crew.start(
                 ["-m", "laneq.bench.producer", "bench.urgent",

@@ -230,7 +230,14 @@ _HEADINGS: Final = (
     help="Batch jobs queued at the start.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of all that is random.")
-@click.option("--one-slot-each", is_flag=True, help="Ten worker processes of one slot.")
+@click.option(
+    "--workers",
+    type=click.Choice(["split", "one", "ten"]),
+    default="split",
+    show_default=True,
+    help="Processes for the ten slots: 2 and 8 where the arrangement has two kinds of slots, one "
+    "(not for dedicated), or ten of one slot.",
+)
 @click.option("--demo", is_flag=True, help="Explain what is seen; all in two minutes.")
 @_runs(1)
 @bench_options
@@ -313,11 +320,7 @@ def _lane_cells(row: Row) -> list[str]:
 
 
 def _lane_caption(plan: lanes_bench.Plan, server: str) -> Iterator[str]:
-    workers = (
-        "ten worker processes of one slot each"
-        if plan.one_slot_each
-        else "ten slots in one worker process, in two of 2 and 8 for dedicated and reserved"
-    )
+    workers = _LAYOUTS[plan.workers]
     yield (
         f"{server}; {workers}; {plan.arrivals} arrivals; runs of {plan.seconds:g} s, after "
         f"{plan.warm_up:g} s of batch jobs."
@@ -332,6 +335,12 @@ def _lane_caption(plan: lanes_bench.Plan, server: str) -> Iterator[str]:
             "length of the run: compare them at --seconds 8."
         )
 
+
+_LAYOUTS: Final = {
+    "split": "ten slots in one worker process, in two of 2 and 8 for dedicated and reserved",
+    "one": "ten slots in one worker process, in two of 2 and 8 for dedicated",
+    "ten": "ten worker processes of one slot each",
+}
 
 _DEMO_BEFORE: Final = """\
 2,000 batch jobs of 100 to 300 ms are in the queue; urgent jobs of 20 ms arrive at 30, then at

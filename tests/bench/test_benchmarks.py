@@ -37,15 +37,15 @@ def nothing_left(raw):
     assert list(raw.scan_iter(match="{laneq:bench-*", count=1000)) == []
 
 
-@pytest.mark.parametrize("one_slot_each", [False, True])
-def test_lanes(rig, one_slot_each):
+@pytest.mark.parametrize("workers", ["split", "one", "ten"])
+def test_lanes(rig, workers):
     plan = lanes.Plan(
         seconds=1,
         warm_up=0.2,
         rates=[30],
         only=["strict", "reserved"],
         batch=200,
-        one_slot_each=one_slot_each,
+        workers=workers,
     )
     states = list(lanes.measure(rig, plan))
     rows = [state.row for state in states if state.is_final]

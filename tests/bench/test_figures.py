@@ -59,11 +59,14 @@ def test_random_arrivals_have_the_rate_and_repeat_with_the_seed():
 
 
 @pytest.mark.parametrize("arrangement", list(ARRANGEMENTS.values()), ids=list(ARRANGEMENTS))
-@pytest.mark.parametrize("one_slot_each", [False, True])
-def test_every_arrangement_has_ten_slots(arrangement, one_slot_each):
-    commands = arrangement.commands(one_slot_each=one_slot_each)
+@pytest.mark.parametrize("layout", ["split", "one", "ten"])
+def test_every_arrangement_has_ten_slots(arrangement, layout):
+    commands = arrangement.commands(layout)
     assert sum(int(command[1]) for command in commands) == 10
-    assert len(commands) == (10 if one_slot_each else len(arrangement.workers))
+    expected = {"split": len(arrangement.workers), "one": 1, "ten": 10}
+    if arrangement.name == "dedicated":
+        expected["one"] = 2
+    assert len(commands) == expected[layout]
 
 
 def test_published_figures_stand_beside_even_arrivals_only():

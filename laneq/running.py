@@ -256,10 +256,18 @@ class RunningJob:
         raise GiveUpRequested(str(reason))
 
 
-_current: ContextVar[RunningJob | None] = ContextVar("laneq_running_job", default=None)
+class Unseen(Protocol):
+    """A running job that is made when somebody first asks for it: most jobs never do."""
+
+    def seen(self) -> RunningJob:
+        """Return the job; always the same, in any thread."""
+        ...
+
+
+_current: ContextVar[RunningJob | Unseen | None] = ContextVar("laneq_running_job", default=None)
 
 #: Make a job the one that `current_job()` returns, to the end of the context it is called in.
-enter: Final[Callable[[RunningJob], object]] = _current.set
+enter: Final[Callable[[RunningJob | Unseen], object]] = _current.set
 
 
 def current_job() -> RunningJob:
@@ -268,7 +276,7 @@ def current_job() -> RunningJob:
     Raises:
         NoRunningJob: no job runs here.
     """
-    job = _current.get()
+    job = running_here()
     if job is None:
         raise NoRunningJob
     return job
@@ -276,7 +284,8 @@ def current_job() -> RunningJob:
 
 def running_here() -> RunningJob | None:
     """Return the job that runs here, or None."""
-    return _current.get()
+    job = _current.get()
+    return job if job is None or isinstance(job, RunningJob) else job.seen()
 
 
 @contextmanager

@@ -1,76 +1,94 @@
 """What a worker measures: wait, run time and latency of its jobs, as histogram buckets.
 
-The loop counts, the heartbeat takes the counts away and sends them. No lock: the heartbeat
-swaps the table and keeps it until its next round before it reads it, so that an increment
-that began before the swap is in it by then.
+The loop notes durations as they are and sorts them into buckets by the hundred, since that
+costs a fifth; the heartbeat takes the counts away and sends them. No lock: the heartbeat swaps
+the tables and keeps them until its next round before it reads them, so that what was being
+noted at the swap is in them by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from math import log
+from operator import mul
+from typing import Final
 
 from laneq.calls.workers import Sample
-from laneq.histogram import PER_LOG, bucket_of
+from laneq.histogram import LAST_BUCKET, PER_LOG
 
-Counts = dict[int, int]
+#: Jobs that are noted before their durations are sorted into buckets.
+_MOST_NOTED: Final = 200
 
-# A lane's table has all three kinds: the key is the bucket plus the offset of its kind.
-_RUN = 1_000
-_LATENCY = 2_000
-# Below this, the bucket is worked out here: a call for each would cost as much again.
-_USUAL_US = 1e12
-_FIELDS = ("w", "r", "l")
+_FIELDS: Final = ("w", "r", "l")
+
+
+class _Table:
+    """Durations of one lane in microseconds, and the buckets of earlier ones."""
+
+    __slots__ = ("counts", "latency", "run", "wait")
+
+    def __init__(self) -> None:
+        self.wait: list[float] = []
+        self.run: list[float] = []
+        self.latency: list[float] = []
+        self.counts: tuple[Counter[int], Counter[int], Counter[int]] = (
+            Counter(), Counter(), Counter(),
+        )  # fmt: skip
+
+    def sort(self) -> None:
+        """Sort what was noted into buckets."""
+        noted = (self.wait, self.run, self.latency)
+        self.wait, self.run, self.latency = [], [], []
+        for counts, durations in zip(self.counts, noted, strict=True):
+            counts.update(_buckets(durations))
+
+
+def _buckets(durations: Iterable[float]) -> Iterator[int]:
+    """Return the bucket of each duration, as `histogram.bucket_of` does, in C throughout."""
+    at_least_one = map(max, durations, repeat(1))
+    logs = map(mul, map(log, at_least_one), repeat(PER_LOG))
+    return map(min, map(int, logs), repeat(LAST_BUCKET))
 
 
 class Meter:
-    """Counts of all lanes since they were last taken.
+    """Counts of all lanes since they were last taken."""
 
-    Attributes:
-        has_counts: whether there is something to take.
-    """
-
-    __slots__ = ("_counts", "_retired")
+    __slots__ = ("_retired", "_tables")
 
     def __init__(self) -> None:
-        self._counts: dict[str, Counts] = {}
-        self._retired: dict[str, Counts] = {}
+        self._tables: dict[str, _Table] = {}
+        self._retired: dict[str, _Table] = {}
 
     def note(self, lane: str, wait_us: float, run_us: float, latency_us: float) -> None:
-        """Count one job that ended; all in microseconds."""
-        table = self._counts.get(lane)
+        """Note one job that ended; all in microseconds."""
+        table = self._tables.get(lane)
         if table is None:
-            table = self._counts.setdefault(lane, {})
-        get = table.get
-        key = int(log(wait_us) * PER_LOG) if 1 < wait_us < _USUAL_US else bucket_of(wait_us)
-        table[key] = get(key, 0) + 1
-        key = _RUN + (int(log(run_us) * PER_LOG) if 1 < run_us < _USUAL_US else bucket_of(run_us))
-        table[key] = get(key, 0) + 1
-        key = _LATENCY + (
-            int(log(latency_us) * PER_LOG) if 1 < latency_us < _USUAL_US else bucket_of(latency_us)
-        )
-        table[key] = get(key, 0) + 1
+            table = self._tables.setdefault(lane, _Table())
+        table.run.append(run_us)
+        table.latency.append(latency_us)
+        table.wait.append(wait_us)
+        if len(table.wait) >= _MOST_NOTED:
+            table.sort()
 
     @property
     def has_counts(self) -> bool:
-        """Return whether a call of `take` or the one after would bring something."""
-        return bool(self._counts or self._retired)
+        """Return whether a call of `take`, or the one after it, would bring something."""
+        return bool(self._tables or self._retired)
 
     def take(self) -> list[Sample]:
         """Return what was counted up to the call before this one, and retire what is new."""
-        ready, self._retired, self._counts = self._retired, self._counts, {}
-        return list(_samples(ready))
+        ready, self._retired, self._tables = self._retired, self._tables, {}
+        samples = []
+        for lane, table in ready.items():
+            table.sort()
+            for field, counts in zip(_FIELDS, table.counts, strict=True):
+                samples += [Sample(lane, f"{field}{bucket}", n) for bucket, n in counts.items()]
+        return samples
 
-    def put_back(self, samples: list[Sample]) -> None:
-        """Count samples again that could not be sent; called by the taker only."""
+    def put_back(self, samples: Iterable[Sample]) -> None:
+        """Count samples again that could not be sent; for the one who took them."""
         for lane, field, n in samples:
-            table = self._retired.setdefault(lane, {})
-            key = int(field[1:]) + 1_000 * _FIELDS.index(field[0])
-            table[key] = table.get(key, 0) + n
-
-
-def _samples(counts: dict[str, Counts]) -> Iterator[Sample]:
-    for lane, table in counts.items():
-        for key, n in table.items():
-            kind, bucket = divmod(key, 1_000)
-            yield Sample(lane, f"{_FIELDS[kind]}{bucket}", n)
+            table = self._retired.setdefault(lane, _Table())
+            table.counts[_FIELDS.index(field[0])][int(field[1:])] += n

@@ -66,13 +66,13 @@ class ProgressSender:
     async def _send(self, run: Run, value: bytes) -> None:
         try:
             await self._driver.call(
-                report_progress(self._keys, run.job.id, fence=run.fence, value=value)
+                report_progress(self._keys, run.id, fence=run.fence, value=value)
             )
         except LeaseLost:
             self._on_lost(run)
         except StoreError as error:
             if self._rare.allows("progress"):
-                log.warning("progress of job %s was not noted: %s", run.job.id, error)
+                log.warning("progress of job %s was not noted: %s", run.id, error)
 
     async def aclose(self) -> None:
         """Stop sending."""

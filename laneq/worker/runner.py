@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -69,6 +70,7 @@ _NO_ARGS: Final = codec.encode_call((), {})
 _QUIET_S: Final = 60.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _monotonic = time.monotonic
+_MAKING: Final = threading.Lock()
 
 
 class RunnableApp(Protocol):
@@ -96,20 +98,22 @@ class Batch(NamedTuple):
     Attributes:
         now_us: when it was made, by Redis's clock.
         at: when its reply came; monotonic seconds.
+        lanes: the lanes that its jobs may enqueue in.
+        on_progress: told fence and encoded progress of a job; in any thread.
     """
 
     now_us: int
     at: float
+    lanes: tuple[str, ...]
+    on_progress: Callable[[int, bytes], None]
 
 
 class Run:
     """One attempt of a job in this worker.
 
     Attributes:
-        job: what the function sees of it.
         plan: how it runs.
-        fence: token of its claim.
-        ready_us: when it became ready, by Redis's clock.
+        claimed: what the claim said of it.
         batch: the claim that it came with.
         began: when the function was called; monotonic seconds, 0 before.
         reason: why it was told to end; None while nobody did.
@@ -123,28 +127,23 @@ class Run:
     # Nothing here refers back to the run: a cycle would leave each job to the
     # garbage collector.
     __slots__ = (
+        "_job",
         "batch",
         "began",
-        "fence",
+        "claimed",
         "future",
         "handle",
         "is_over",
-        "job",
         "plan",
         "progress",
-        "ready_us",
         "reason",
         "timer",
     )
 
-    def __init__(
-        self, plan: Plan, job: RunningJob, batch: Batch, *, fence: int, ready_us: int
-    ) -> None:
+    def __init__(self, plan: Plan, claimed: Claimed, batch: Batch) -> None:
         self.plan = plan
-        self.job = job
+        self.claimed = claimed
         self.batch = batch
-        self.fence = fence
-        self.ready_us = ready_us
         self.began = 0.0
         self.reason: Reason | None = None
         self.is_over = False
@@ -152,6 +151,46 @@ class Run:
         self.timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[Any] | None = None
         self.progress: bytes | None = None
+        self._job: RunningJob | None = None
+
+    @property
+    def id(self) -> str:
+        """Return the job's id."""
+        return self.claimed.id
+
+    @property
+    def fence(self) -> int:
+        """Return the token of its claim."""
+        return self.claimed.fence
+
+    @property
+    def job(self) -> RunningJob:
+        """Return what the function sees of it."""
+        return self._job or self.seen()
+
+    @property
+    def children(self) -> Sequence[NewJob]:
+        """Return the jobs that it enqueued."""
+        return () if self._job is None else self._job.children
+
+    def seen(self) -> RunningJob:
+        """Return what the function sees of it, made at the first call."""
+        with _MAKING:
+            if self._job is None:
+                claimed, plan, batch = self.claimed, self.plan, self.batch
+                self._job = RunningJob(
+                    id=claimed.id,
+                    task=plan.task,
+                    lane=claimed.lane,
+                    attempt=claimed.attempt,
+                    max_attempts=plan.retry.max_attempts,
+                    enqueued_us=claimed.enqueued_us,
+                    fence=claimed.fence,
+                    deadline_us=batch.now_us + plan.timeout_us if plan.timeout_us else None,
+                    lanes=batch.lanes,
+                    on_progress=partial(batch.on_progress, claimed.fence),
+                )
+            return self._job
 
 
 class Runner:
@@ -214,31 +253,18 @@ class Runner:
 
     def start(self, reply: ClaimReply) -> None:
         """Start all jobs of a claim, which have their slots."""
-        batch = Batch(reply.now_us, _monotonic())
+        batch = Batch(reply.now_us, _monotonic(), self.lanes, self._note_progress)
         by_head = self._plans.by_head
         running = self.running
         has_hooks = bool(self._app.middleware)
         for claimed in reply.jobs:
-            job_id, record, lane, fence, attempt, score_us, enqueued_us = claimed
+            record, fence = claimed.record, claimed.fence
             head, _, payload = record.partition(b"\n")
             plan = by_head.get(head) or self._plan(claimed)
             if plan is None:
-                self._slots.give_back(lane)
+                self._slots.give_back(claimed.lane)
                 continue
-            job = RunningJob(
-                id=job_id,
-                task=plan.task,
-                lane=lane,
-                attempt=attempt,
-                max_attempts=plan.max_attempts,
-                enqueued_us=enqueued_us,
-                fence=fence,
-                deadline_us=batch.now_us + plan.timeout_us if plan.timeout_us else None,
-                lanes=self.lanes,
-                on_progress=partial(self._note_progress, fence),
-            )
-            run = Run(plan, job, batch, fence=fence, ready_us=score_us + plan.boost_us)
-            running[fence] = run
+            run = running[fence] = Run(plan, claimed, batch)
             if has_hooks:
                 self._begin_with_hooks(run, record, payload)
             else:
@@ -291,7 +317,7 @@ class Runner:
 
     def _leave_to_newer(self, run: Run, why: str) -> None:
         if self._rare.allows(f"envelope {run.plan.task}"):
-            log.warning("job %s is left to a newer worker: %s", run.job.id, why)
+            log.warning("job %s is left to a newer worker: %s", run.id, why)
         self._finish(run, "snoozed", UNKNOWN_ENVELOPE_US, b"")
 
     def _launch(self, run: Run, record: bytes, payload: bytes) -> None:
@@ -313,7 +339,7 @@ class Runner:
                 run.handle = self._loop.create_task(self._run(run, plan.function, args, kwargs))
             else:
                 context = contextvars.copy_context()
-                context.run(enter, run.job)
+                context.run(enter, run)
                 self._threads.start(Work(run, context, plan.function, args, kwargs))
 
     async def _run(
@@ -324,7 +350,7 @@ class Runner:
         kwargs: dict[str, Any],
     ) -> None:
         """Run a coroutine function: the hot path."""
-        enter(run.job)
+        enter(run)
         run.began = _monotonic()
         try:
             value = await function(*args, **kwargs)
@@ -383,7 +409,7 @@ class Runner:
         if run.reason is not None and not (run.reason == "drain" and isinstance(error, JobControl)):
             self._stopped(run, error)
             return
-        verdict = outcomes.raised(error, retry=run.plan.retry, attempt=run.job.attempt)
+        verdict = outcomes.raised(error, retry=run.plan.retry, attempt=run.claimed.attempt)
         self._settle(run, verdict, error)
 
     def _stopped(self, run: Run, error: BaseException | None) -> None:
@@ -392,7 +418,7 @@ class Runner:
         match run.reason:
             case "timeout":
                 limit_s = plan.timeout_s or 0.0
-                attempt = run.job.attempt
+                attempt = run.claimed.attempt
                 verdict = outcomes.timed_out(limit_s, error, retry=plan.retry, attempt=attempt)
                 self._settle(run, verdict)
             case "cancel":
@@ -414,7 +440,7 @@ class Runner:
         if run.reason is not None and (run.reason != "drain" or isinstance(end, str)):
             self._stopped(run, None)
         elif isinstance(end, str):
-            verdict = outcomes.lost_process(end, retry=run.plan.retry, attempt=run.job.attempt)
+            verdict = outcomes.lost_process(end, retry=run.plan.retry, attempt=run.claimed.attempt)
             self._settle(run, verdict)
         elif end.kind == "unknown_envelope":
             self._leave_to_newer(run, end.error.message if end.error else "")
@@ -426,7 +452,7 @@ class Runner:
         """Decide how a run ended, once; hooks, where there are any, come before the report."""
         run.is_over = True
         if verdict.problem:
-            log.error("job %s of task %s: %s", run.job.id, run.plan.task, verdict.problem)
+            log.error("job %s of task %s: %s", run.id, run.plan.task, verdict.problem)
         self._tell_failure(run, verdict)
         if run.future is None:
             self._finish(run, verdict.kind, verdict.number, verdict.body)
@@ -451,30 +477,27 @@ class Runner:
 
     def _finish(self, run: Run, kind: str, number: int, body: bytes) -> None:
         """Free the slot and have the outcome reported, once."""
-        if self.running.pop(run.fence, None) is None:
+        if self.running.pop(run.claimed.fence, None) is None:
             return
         run.is_over = True
-        job = run.job
-        lane = job.lane
+        claimed = run.claimed
+        lane = claimed.lane
         slots = self._slots
         slots.free += 1
         slots.seats[lane].running -= 1
         if run.timer is not None:
             run.timer.cancel()
         if kind != "lost":
-            ended = Ended(lane, job.id, run.fence, kind, number, body)
-            if job.children and kind not in _WITHOUT_CHILDREN:
-                ended.children = job.children
+            ended = Ended(lane, claimed.id, claimed.fence, kind, number, body)
+            if run.children and kind not in _WITHOUT_CHILDREN:
+                ended.children = run.children
             self.ended.append(ended)
             if run.began and kind != "handed_back":
                 now = _monotonic()
-                now_us, at = run.batch
-                wait_us = now_us - run.ready_us
+                batch = run.batch
+                wait_us = batch.now_us - claimed.score_us - run.plan.boost_us
                 self._meter.note(
-                    lane,
-                    wait_us,
-                    (now - run.began) * 1e6,
-                    wait_us + (now - at) * 1e6,
+                    lane, wait_us, (now - run.began) * 1e6, wait_us + (now - batch.at) * 1e6
                 )
         self._on_ended()
 
@@ -522,7 +545,7 @@ class Runner:
         log.warning(
             "job %s of task %s did not end when it was told to (%s); it goes on without a slot, "
             "and what it returns is discarded",
-            run.job.id, run.plan.task, run.reason,
+            run.id, run.plan.task, run.reason,
         )  # fmt: skip
         self._stopped(run, None)
 

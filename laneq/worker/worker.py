@@ -311,7 +311,7 @@ class Worker:
                 break
             except RuntimeError:  # the loop's thread came between
                 continue
-        held = {run.fence: (run.job.lane, run.job.id) for run in runs}
+        held = {run.fence: (run.claimed.lane, run.id) for run in runs}
         held.update((ended.fence, (ended.lane, ended.id)) for ended in self._claims.unreported())
         return [Held(lane, id, fence, lease_us[lane]) for fence, (lane, id) in held.items()]
 
@@ -327,7 +327,7 @@ class Worker:
                 log.warning(
                     "job %s of task %s: lease lost, what it returns here is discarded; "
                     "another attempt has it",
-                    run.job.id,
+                    run.id,
                     run.plan.task,
                 )
                 self.runner.stop(run, "lost")
@@ -357,7 +357,7 @@ class Worker:
                 "process goes on meanwhile. Make it a plain function, or use executor='process'.",
                 task,
                 seconds,
-                run.job.id,
+                run.id,
             )
         else:
             log.warning("the event loop has been blocked for %.1f s", seconds)

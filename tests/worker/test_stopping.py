@@ -167,7 +167,7 @@ async def test_fault_J3_jobs_that_end_as_the_worker_stops_are_all_done_once(
 
     worker = await crew.start(app, slots=100)
     jobs = await app.aenqueue_many([t.call(n) for n in range(100)])
-    await worker.until_running(100)
+    await worker.until_claimed(100)
     await worker.stop(grace_s=10)
     assert sorted(done) == list(range(100))
     assert {await job.astate() for job in jobs} == {State.SUCCEEDED}

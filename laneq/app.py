@@ -195,6 +195,12 @@ class LaneQ:
         self.close()
         self._settle(address, name)
 
+    def move_to(self, address: Address, namespace: str) -> None:
+        """Use another app's address and namespace: in a child process, those of its worker."""
+        if (address, namespace) != (self.address, self.namespace):
+            self.close()
+            self._settle(address, namespace)
+
     # --- tasks ----------------------------------------------------------------------
 
     @overload

@@ -1,7 +1,7 @@
 """What runs in a child process of a worker: one job at a time, asked for over a socket.
 
-Started with the number of the socket. Messages are msgpack arrays, one after the
-other. From the worker: ``["begin", sys.path]`` once, then ``["run", job...]``. To the worker:
+Started with the number of the socket. Messages are msgpack arrays, one after the other. From
+the worker: ``["begin", sys.path, home...]`` once, then ``["run", job...]``. To the worker:
 ``["progress", bytes]`` and ``["ended", kind, number, body, error, problem, children]``.
 
 The child leads a process group of its own, so that what it started ends with it. It takes no
@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,7 @@ import msgpack
 
 from laneq import codec
 from laneq.calls.jobs import NewJob
+from laneq.drive import Address
 from laneq.errors import LaneqError, UnknownEnvelope
 from laneq.model import RemoteError
 from laneq.running import RunningJob, running
@@ -57,6 +59,29 @@ class Order(NamedTuple):
     deadline_us: int | None
     lanes: list[str]
     max_payload: int
+
+
+class Home(NamedTuple):
+    """Where the worker's app is; the child's own may have been made for another place.
+
+    Attributes:
+        address: where Redis is.
+        namespace: the queue system.
+    """
+
+    address: Address
+    namespace: str
+
+    def packed(self) -> list[Any]:
+        """Return what `unpacked` takes, for a message."""
+        return [asdict(self.address), self.namespace]
+
+    @classmethod
+    def unpacked(cls, address: dict[str, Any], namespace: str) -> Home:
+        """Read what `packed` returns."""
+        for name in ("hosts", "tls"):
+            address[name] = tuple(tuple(pair) for pair in address[name])
+        return cls(Address(**address), namespace)
 
 
 class TaskNotFound(LaneqError):
@@ -120,11 +145,20 @@ class Line:
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def run(order: Order, line: Line) -> Verdict:
-    """Run one job and return its outcome."""
+def run(order: Order, line: Line, home: Home | None) -> Verdict:
+    """Run one job and return its outcome.
+
+    Args:
+        order: the job.
+        line: where progress is reported.
+        home: where the app of the task belongs.
+    """
     record = codec.decode_record(order.record)
     try:
         task = find_task(order.module, order.qualname, order.task)
+        app: Any = getattr(task, "_host", None)
+        if home is not None and hasattr(app, "move_to"):
+            app.move_to(home.address, home.namespace)
     except BaseException as error:  # noqa: BLE001  an import runs any code
         # The worker found the task, so this is no task of a newer version.
         told = codec.describe_exception(error)
@@ -176,13 +210,16 @@ def main(fd: int) -> None:
     sock.set_inheritable(False)
     line = Line(sock)
     inbox: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    home: Home | None = None
     threading.Thread(target=line.receive_all, args=(inbox,), daemon=True).start()
     while True:
         kind, *rest = inbox.get()
         if kind == "begin":
-            sys.path[:] = rest[0]
+            path, *place = rest
+            sys.path[:] = path
+            home = Home.unpacked(*place)
             continue
-        verdict = run(Order(*rest), line)
+        verdict = run(Order(*rest), line, home)
         error = verdict.error
         line.send(
             "ended",

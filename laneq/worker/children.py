@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import msgpack
 
 from laneq.model import RemoteError
-from laneq.worker.child import Order
+from laneq.worker.child import Home, Order
 from laneq.worker.lines import log
 from laneq.worker.outcomes import Verdict
 
@@ -77,7 +77,7 @@ class Child(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the child how this process finds modules."""
         self._transport = cast("asyncio.Transport", transport)
-        self.send("begin", sys.path)
+        self.send("begin", sys.path, *self._pool.home.packed())
         self._transport.writelines(self._unsent)
         self._unsent.clear()
 
@@ -133,13 +133,19 @@ class Children:
 
     Args:
         loop: the worker's.
+        home: where the worker's app is.
         deliver: told token and outcome of each job, or, where the process died under it, how.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Any, Verdict | str], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        home: Home,
+        *,
+        deliver: Callable[[Any, Verdict | str], None],
     ) -> None:
         self._loop = loop
+        self.home = home
         self._deliver = deliver
         self._idle: list[Child] = []
         self._busy: dict[int, Child] = {}

@@ -36,11 +36,12 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from laneq import codec
 from laneq.calls.jobs import NewJob
 from laneq.calls.workers import Claimed, ClaimReply, Ended
+from laneq.drive import Address
 from laneq.errors import JobControl, JobFailed, UnknownEnvelope, UnreadablePayload
 from laneq.middleware import Middleware
 from laneq.running import RunningJob, enter
 from laneq.worker import outcomes
-from laneq.worker.child import Order
+from laneq.worker.child import Home, Order
 from laneq.worker.children import Children
 from laneq.worker.lines import Throttle, log
 from laneq.worker.meter import Meter
@@ -76,6 +77,10 @@ _MAKING: Final = threading.Lock()
 class RunnableApp(Protocol):
     """What a runner needs of an app."""
 
+    address: Address
+    namespace: str
+    max_payload: int
+
     @property
     def tasks(self) -> Mapping[str, RunnableTask]:
         """Its tasks by name."""
@@ -84,11 +89,6 @@ class RunnableApp(Protocol):
     @property
     def middleware(self) -> Sequence[Middleware]:
         """Its hooks."""
-        ...
-
-    @property
-    def max_payload(self) -> int:
-        """Most bytes of an encoded result."""
         ...
 
 
@@ -227,7 +227,8 @@ class Runner:
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(self._loop, self._thread_ended)
-        self._children = Children(self._loop, self._child_ended)
+        home = Home(app.address, app.namespace)
+        self._children = Children(self._loop, home, deliver=self._child_ended)
         self._early_cancels: set[int] = set()
         self._hooked: set[asyncio.Task[None]] = set()
         self._rare = Throttle(_QUIET_S)

@@ -9,6 +9,7 @@ The threads are daemons, so that one that is stuck does not keep the process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import ctypes
 import queue
@@ -65,6 +66,11 @@ class JobThread:
             return True
 
     def _main(self) -> None:
+        # A time-out may arrive so late that nothing of the job is left to be ended by it.
+        with contextlib.suppress(JobTimeout):
+            self._serve()
+
+    def _serve(self) -> None:
         while not self.is_tainted:
             work = self._inbox.get()
             if work is None:

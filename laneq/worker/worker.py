@@ -408,8 +408,8 @@ class Worker:
         self.begin_stop()
         limit_s = self._options.grace_us / 1e6 if grace_s is None else grace_s
         began = time.monotonic()
-        if not await self._within(limit_s, lambda: not self.runner.running, hurried=True):
-            log.info("%d jobs still run at the end of the grace", len(self.runner.running))
+        if not await self._within(limit_s, lambda: not self.slots.running, hurried=True):
+            log.info("%d jobs still run at the end of the grace", self.slots.running)
             self.runner.stop_all()
             await self._within(STUCK_AFTER_S + 0.5, lambda: not self.runner.has_stoppable)
         # Outcomes that Redis could not take so far get what is left of the grace.
@@ -433,7 +433,7 @@ class Worker:
 
     async def _leave(self) -> None:
         loop = asyncio.get_running_loop()
-        if not self.runner.running:
+        if not self.slots.running:
             await self._end_claims()
         await loop.run_in_executor(None, self._heartbeat.stop, _LAST_CALLS_S)
         await self._progress.aclose()

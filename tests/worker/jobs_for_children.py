@@ -71,6 +71,11 @@ def parent() -> None:
     current_job().enqueue(coroutine.call(41))
 
 
+@app.task(name="children.enqueues", executor="process")
+def enqueues() -> str:
+    return coroutine.enqueue(1).id
+
+
 @app.task(name="children.reports", executor="process")
 def reports(path: str) -> None:
     current_job().progress(1, 2, "half")

@@ -107,6 +107,14 @@ async def test_a_job_in_a_child_steers_its_outcome(crew: Crew, app: LaneQ, tmp_p
     assert worker.claims.claimed == 4
 
 
+async def test_what_a_job_in_a_child_enqueues_itself_goes_where_its_worker_is(
+    crew: Crew, app: LaneQ
+) -> None:
+    await crew.start(app)
+    child_id = await (await tasks.enqueues.aenqueue()).aresult(20)
+    assert await app.job(child_id).aresult(20) == 2
+
+
 async def test_progress_of_a_child_is_seen(crew: Crew, app: LaneQ, tmp_path: Path) -> None:
     await crew.start(app)
     job = await tasks.reports.aenqueue(str(tmp_path / "go"))

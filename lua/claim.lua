@@ -64,8 +64,9 @@ local function slow()
   end
   made = {
     -- Continue or begin the run of a job that is picked; and until when it may begin.
-    start = function(id, record, line, score, worker, lane)
+    start = function(id, record, score, worker, lane)
       local head = record and head_of(record) or "?"
+      local line = redis.call("HGET", runs_key, id)
       local run = line and read_run(line)
       local is_new = not run
       if is_new then
@@ -272,8 +273,8 @@ end
 -- heads[i] are ids and scores in turn, from position at[i] on.
 local heads, at, asked = {}, {}, {}
 local function fetch(i, offset, n)
-  local found =
-    redis.call("ZRANGE", waiting_key(i), int(offset), int(offset + n - 1), "WITHSCORES")
+  local from, upto = offset == 0 and "0" or int(offset), int(offset + n - 1)
+  local found = redis.call("ZRANGE", waiting_key(i), from, upto, "WITHSCORES")
   heads[i], at[i], asked[i] = found, 1, n
   waiting[i] = found[1] ~= nil
 end
@@ -282,14 +283,23 @@ local rules
 local run_args, call_line = {}, {}
 local wanted = free
 if wanted > 0 then
-  local heads_n, only = 0, nil
+  -- How many lanes have work is asked first: most calls find one, most often the
+  -- lane of the job that just ended, and need not look at the others.
+  local heads_n, only, open_keys = 0, nil, {}
   for i = 1, lanes_n do
-    if served[i] ~= nil then
-      fetch(i, 0, served[i] and math.min(wanted + 1, 33) or 1)
-      if waiting[i] then
-        heads_n, only = heads_n + 1, i
-      end
+    if served[i] ~= nil then open_keys[#open_keys + 1] = waiting_key(i) end
+  end
+  local left_n = #open_keys > 0 and redis.call("EXISTS", unpack(open_keys)) or 0
+  local function look_at(i)
+    if left_n == 0 or heads[i] or served[i] == nil then return end
+    fetch(i, 0, served[i] and math.min(wanted + 1, 33) or 1)
+    if waiting[i] then
+      heads_n, only, left_n = heads_n + 1, i, left_n - 1
     end
+  end
+  if outcome_n > 0 then look_at(tonumber(ARGV[outcome_at + OUTCOME_LANE])) end
+  for i = 1, lanes_n do
+    look_at(i)
   end
   local round = 0
   while free > 0 do
@@ -373,18 +383,17 @@ if wanted > 0 then
         ids[#ids + 1] = of_lane[j]
       end
       local records = redis.call("HMGET", jobs_key, unpack(ids))
-      local past = redis.call("HMGET", runs_key, unpack(ids))
       local deadline, started = int(now + tonumber(ARGV[lane_at + i])), int(now)
       local name = string.match(waiting_key(i), "([^:]*)$")
-      local leases = {}
+      local lease_ids = {}
       for j, id in ipairs(ids) do
         local record, score = records[j], of_lane[3 * j - 1]
         local newline = record and string.find(record, "\n", 1, true)
         local head = newline and string.sub(record, 1, newline - 1)
         local has_options = head and string.find(head, "\t", 1, true)
-        if not head or past[j] or (has_options and string.find(head, "\t[bqxX]=")) then
+        if not head or (has_options and string.find(head, "\t[bnqxX]=")) then
           -- Not the first attempt, or options that a start looks at, or no body at all.
-          local run, expires = slow().start(id, record, past[j], score, worker_id, name)
+          local run, expires = slow().start(id, record, score, worker_id, name)
           if not head then
             -- The body was evicted or deleted, or is no record: the letter says so.
             local reason = record and "!record unreadable" or "!body missing"
@@ -403,7 +412,7 @@ if wanted > 0 then
             run.started, run.fence = started, int(next_tick())
             slow().write_run(id, run)
             add_row(id, record, i, run.fence, run.attempt, run.score, run.enqueued)
-            leases[#leases + 1], leases[#leases + 2] = deadline, id
+            lease_ids[#lease_ids + 1] = id
             call_line[#call_line + 1] = id .. ":" .. run.fence
             bump(i, run.task, "started", 1)
             if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
@@ -418,14 +427,21 @@ if wanted > 0 then
             "%s %s %s 1 %s %s %s 0 0 %s", fence, worker_id, name, score, started, score, task
           )
           add_row(id, record, i, fence, 1, score, score)
-          n = #leases
-          leases[n + 1], leases[n + 2] = deadline, id
+          lease_ids[#lease_ids + 1] = id
           call_line[#call_line + 1] = id .. ":" .. fence
           bump(i, task, "started", 1)
           if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
         end
       end
-      if #leases > 0 then redis.call("ZADD", leases_key(i), unpack(leases)) end
+      if #lease_ids > 0 then
+        -- Backwards: a small sorted set looks for the place of each from its start.
+        local leases = {}
+        for j = #lease_ids, 1, -1 do
+          local n = #leases
+          leases[n + 1], leases[n + 2] = deadline, lease_ids[j]
+        end
+        redis.call("ZADD", leases_key(i), unpack(leases))
+      end
       redis.call("ZREM", waiting_key(i), unpack(ids))
     end
     -- Expired and missing jobs gave their slots back: fill those, but not for ever.

@@ -7,7 +7,7 @@
 -- KEEPS   attempts start from 1 again, history stays; enqueued counts the new life,
 --         which is as if enqueued now, with the job's boost and with no expiry
 -- @include clock
--- @include head
+-- @include mark
 -- @include run
 -- @include bump
 -- @include arm
@@ -48,6 +48,7 @@ for j = 1, job_n do
       flags = 4 * has_history,
       task = task_of(head),
     })
+    mark_returned(id)
     redis.call("ZADD", waiting_key(i), score, id)
     redis.call("HDEL", outcomes_key, id)
     redis.call("ZREM", ended_key, id)

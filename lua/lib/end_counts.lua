@@ -4,13 +4,13 @@
 -- was counted by itself stays so, or its counts would not add up.
 for lane, events in pairs(lane_events) do
   for event, n in pairs(events) do
-    redis.call("HINCRBY", counts_key(lane), event, int(n))
+    redis.call("HINCRBY", counts_key(lane), event, n == 1 and "1" or int(n))
   end
 end
 for task, events in pairs(task_events) do
   for event, n in pairs(events) do
     local field = task .. "\t" .. event
-    local total = redis.call("HINCRBY", task_counts_key, field, int(n))
+    local total = redis.call("HINCRBY", task_counts_key, field, n == 1 and "1" or int(n))
     if
       total == n
       and redis.call("HLEN", task_counts_key) > 5000

@@ -54,6 +54,7 @@ class Source(NamedTuple):
         info: what to register.
         told: gets what the beat learned.
         blocked: told for how many seconds the loop has not answered.
+        failed: called when the thread ends because of an error of its own.
     """
 
     held: Callable[[], list[Held]]
@@ -61,6 +62,7 @@ class Source(NamedTuple):
     info: Callable[[], WorkerInfo]
     told: Callable[[Lost], None]
     blocked: Callable[[float], None]
+    failed: Callable[[], None]
 
 
 class Heartbeat:
@@ -128,6 +130,16 @@ class Heartbeat:
     # --- in the thread ----------------------------------------------------------------
 
     def _main(self) -> None:
+        try:
+            self._keep_beating()
+        except Exception:  # noqa: BLE001  whatever it is, the worker is to know
+            # A worker that renews nothing must not go on: all that it runs would run twice.
+            log.critical("the heartbeat failed, the worker stops", exc_info=True)
+            self._source.failed()
+        finally:
+            self._driver.close()
+
+    def _keep_beating(self) -> None:
         due = time.monotonic() + self.interval_s
         while not self._is_stopping:
             step_s = _SAMPLES_S if self._meter.has_counts else self.interval_s
@@ -140,21 +152,22 @@ class Heartbeat:
         for _ in range(2):
             if self._meter.has_counts:
                 self._beat()
-        self._driver.close()
 
     def _again_s(self) -> float:
         return min(self.interval_s, _AGAIN_S * random.uniform(0.5, 1.5))
 
     def _beat(self) -> bool:
-        held = self._source.held()
-        samples = self._meter.take()
+        # A flush takes lanes away, and with them the leases and measurements of them.
+        lanes = self._source.lanes()
+        held = [lease for lease in self._source.held() if lease.lane in lanes]
+        samples = [sample for sample in self._meter.take() if sample.lane in lanes]
         now_us = self._offset_us + int(time.monotonic() * 1e6)
         call = workers.beat(
             self._keys,
             self._worker_id,
             self._source.info(),
             now_us=now_us,
-            lanes=self._source.lanes(),
+            lanes=lanes,
             leases=held,
             samples=samples,
         )

@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from laneq.calls.call import Call
 from laneq.calls.lanes import LanesInForce, read_lanes
 from laneq.calls.workers import CLAIM_MAX, ClaimCalls, ClaimReply, Ended
 from laneq.drive import AsyncDriver, BlockingWire, backoff_s
@@ -59,6 +60,8 @@ class ClaimLoop:
         poll_s: seconds after which an idle worker looks although nothing woke it.
         is_burst: end when nothing is waiting and nothing runs.
         on_lanes: told the lanes in force, at first and each time they change.
+        declared: lanes that the app declares.
+        publish: makes them known again, where a flush has emptied the namespace.
 
     Attributes:
         lanes: the lanes in force; None before `run`.
@@ -77,6 +80,8 @@ class ClaimLoop:
         poll_s: float,
         is_burst: bool,
         on_lanes: Callable[[LanesInForce], None],
+        declared: Collection[str],
+        publish: Callable[[], Call[int]],
     ) -> None:
         self._driver = driver
         self._keys = keys
@@ -86,6 +91,9 @@ class ClaimLoop:
         self._poll_s = poll_s
         self._is_burst = is_burst
         self._on_lanes = on_lanes
+        self._declared = frozenset(declared)
+        self._publish = publish
+        self._has_lost_lanes = False
         self._loop = asyncio.get_running_loop()
         self._blocking: BlockingWire = driver.blocking()
         self._doorbell = keys.doorbell(worker_id)
@@ -277,9 +285,16 @@ class ClaimLoop:
     async def _ask(self, outcomes: list[Ended], *, is_look: bool) -> tuple[ClaimReply, int]:
         """Return the reply of a claim, and how many jobs it asked for."""
         is_repeat, tries, away_since = False, 0, 0.0
+        readings = 0
         while True:
             try:
+                if self._calls is None:
+                    readings += 1
+                    if readings > 1:  # somebody changes the lanes again and again
+                        await asyncio.sleep(backoff_s(readings - 2))
                 calls = self._calls or await self._read_lanes()
+                if self._has_lost_lanes:
+                    outcomes = self._of_known_lanes(outcomes, calls.lanes.names)
                 asked = self._asking()
                 reply = await self._driver.call(
                     calls.claim(
@@ -333,8 +348,33 @@ class ClaimLoop:
         """
         await self._read_lanes()
 
+    def _of_known_lanes(self, outcomes: list[Ended], known: Sequence[str]) -> list[Ended]:
+        """Leave out outcomes of lanes, or with jobs for lanes, that a flush has taken away."""
+        kept = []
+        for each in outcomes:
+            if each.lane in known and all(child.lane in known for child in each.children):
+                kept.append(each)
+            else:
+                log.warning(
+                    "job %s: its lane is gone from Redis, so its outcome is discarded", each.id
+                )
+        if len(kept) < len(outcomes):
+            self._in_flight = kept
+        return kept
+
     async def _read_lanes(self) -> ClaimCalls:
         lanes = await self._driver.call(read_lanes(self._keys))
+        if not self._declared <= set(lanes.names):
+            # FLUSHALL, or a restart of a server that persists nothing.
+            log.warning(
+                "Redis has lost lanes of namespace %s and what waited in them; they are "
+                "published again",
+                self._keys.namespace,
+            )
+            await self._driver.call(self._publish())
+            lanes = await self._driver.call(read_lanes(self._keys))
+        if self.lanes is not None and not set(self.lanes.names) <= set(lanes.names):
+            self._has_lost_lanes = True
         self.lanes = lanes
         self._on_lanes(lanes)
         self._runner.lanes = lanes.names

@@ -174,6 +174,8 @@ class Worker:
                 poll_s=options.poll_us / 1e6,
                 is_burst=options.burst,
                 on_lanes=self._know_lanes,
+                declared=app.lanes,
+                publish=app.publish_call,
             )
             self._progress = ProgressSender(
                 self._driver, app.keys, lambda run: self._lose([run.fence])
@@ -231,6 +233,7 @@ class Worker:
             info=self._info,
             told=lambda news: _in_loop(loop, self._take_news, news),
             blocked=self._tell_blocked,
+            failed=lambda: _in_loop(loop, self._fail),
         )
         return Heartbeat(driver, app.keys, self.id, meter=self._meter, source=source, loop=loop)
 
@@ -313,7 +316,11 @@ class Worker:
                 continue
         held = {run.fence: (run.claimed.lane, run.id) for run in runs}
         held.update((ended.fence, (ended.lane, ended.id)) for ended in self._claims.unreported())
-        return [Held(lane, id, fence, lease_us[lane]) for fence, (lane, id) in held.items()]
+        return [
+            Held(lane, id, fence, lease_us[lane])
+            for fence, (lane, id) in held.items()
+            if lane in lease_us
+        ]
 
     def _take_news(self, news: Lost) -> None:
         self._lose(news.lost)
@@ -373,8 +380,12 @@ class Worker:
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self.has_failed = True
             log.critical("the claim loop failed, the worker stops", exc_info=task.exception())
+            self._fail()
+        self.begin_stop()
+
+    def _fail(self) -> None:
+        self.has_failed = True
         self.begin_stop()
 
     # --- stop -------------------------------------------------------------------------

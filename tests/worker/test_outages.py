@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from laneq import LaneQ, RedisRefused, State
+from laneq import Lane, LaneQ, RedisRefused, State
 from laneq.worker import Worker, WorkerOptions
 from tests.proxy import Proxy
 from tests.worker.conftest import Crew, Gate, soon
@@ -275,3 +275,77 @@ async def test_a_worker_that_stops_while_redis_is_away_ends_in_bounded_time(
     assert time.monotonic() - began < 20
     assert worker.stopped.is_set()
     assert await job.astate() is State.RUNNING
+
+
+def flush(raw: redis.Redis, app: LaneQ) -> None:
+    """Delete every key of the namespace, as FLUSHALL does."""
+    raw.delete(*raw.scan_iter(app.keys.prefix + b"*"))
+
+
+async def test_a_worker_publishes_a_flushed_namespace_again_and_goes_on(
+    crew: Crew, raw: redis.Redis, gate: Gate
+) -> None:
+    app = crew.app(lanes=[Lane("only", lease=1)])
+
+    @app.task(name="holds")
+    async def holds() -> None:
+        await gate.hold()
+
+    @app.task(name="quick")
+    async def quick(n: int) -> int:
+        return n
+
+    worker = await crew.start(app, slots=2)
+    await holds.aenqueue()
+    await gate.begun.wait()
+    flush(raw, app)
+    claims = worker.claims.claims
+    await soon(lambda: raw.hgetall(app.keys.lanes))
+    await happened(gate.cancelled)
+    await worker.until_idle()
+    beats = worker.beats
+    assert await (await quick.aenqueue(1)).aresult(10) == 1
+    await soon(lambda: worker.beats > beats)
+    assert worker.claims.claims < claims + 50
+    assert not worker.has_failed
+
+
+async def test_an_outcome_of_a_lane_that_was_flushed_away_is_discarded(
+    crew: Crew, raw: redis.Redis, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, other = crew.app(lanes=[Lane("own")]), crew.app(lanes=[Lane("others")])
+
+    @app.task(name="t")
+    async def t(*, waits: bool = False) -> str:
+        if waits:
+            await gate.hold()
+        return "done"
+
+    @other.task(name="t", lane="others")
+    async def same(*, waits: bool = False) -> str:
+        raise AssertionError("this app has no worker")
+
+    first = await same.aenqueue(waits=True)
+    worker = await crew.start(app, slots=2)
+    await gate.begun.wait()
+    flush(raw, app)
+    await soon(lambda: raw.hgetall(app.keys.lanes))
+    gate.let_go.set()
+    await soon(lambda: f"job {first.id}" in caplog.text)
+    assert await (await t.aenqueue()).aresult(10) == "done"
+    assert not worker.has_failed
+
+
+async def test_a_worker_whose_heartbeat_fails_says_so_and_stops(
+    crew: Crew, app: LaneQ, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("out of order")
+
+    worker = await crew.start(app)
+    await worker.until_idle()
+    monkeypatch.setattr("laneq.worker.heartbeat.workers.beat", fail)
+    worker._heartbeat.nudge()
+    await asyncio.wait_for(worker.until_asked_to_stop(), 10)
+    assert worker.has_failed
+    assert "the heartbeat failed" in caplog.text

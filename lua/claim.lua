@@ -153,10 +153,15 @@ if outcome_n > 0 then
   for j = 1, outcome_n do
     local at, id, line = outcome_at + (j - 1) * outcome_w, ids[j], lines[j]
     local i, given = tonumber(ARGV[at + OUTCOME_LANE]), ARGV[at + OUTCOME_FENCE]
-    local fence, worker, lane, attempt, score, started, enqueued, losses, flags, task
+    -- is_plain: a first attempt that lost no lease, was not asked to stop and told
+    -- nothing of its progress; its line needs no further reading.
+    local is_plain, fence, task = false, nil, nil
     if line and not seen[id] then
-      fence, worker, lane, attempt, score, started, enqueued, losses, flags, task =
-        string.match(line, "^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (.*)$")
+      fence, task = string.match(line, "^(%d+) %S+ %S+ 1 %d+ %d+ %d+ 0 0 (.*)$")
+      is_plain = fence ~= nil
+      if not is_plain then
+        fence, task = string.match(line, "^(%d+) %S+ %S+ %d+ %d+ %d+ %d+ %d+ %d (.*)$")
+      end
     end
     if not fence or fence ~= given or fence == "0" then
       -- A report counts only under the fence of its claim, and once. The same one
@@ -168,13 +173,7 @@ if outcome_n > 0 then
     else
       seen[id], settled[j] = fence, true
       local kind = ARGV[at + OUTCOME_KIND]
-      if
-        kind == "succeeded"
-        and attempt == "1"
-        and losses == "0"
-        and flags == "0"
-        and not is_watched
-      then
+      if is_plain and kind == "succeeded" and not is_watched then
         bump(i, task, "succeeded", 1)
         local of_lane = left[i]
         if of_lane then
@@ -186,6 +185,8 @@ if outcome_n > 0 then
         if keep <= 0 then
           gone[#gone + 1] = id
         else
+          local worker, lane, score, started, enqueued =
+            string.match(line, "^%d+ (%S+) (%S+) 1 (%d+) (%d+) (%d+) ")
           local n = #kept
           kept[n + 1], ends[n + 1] = id, int(now + keep)
           kept[n + 2] = string.format(
@@ -420,7 +421,7 @@ if wanted > 0 then
         else
           local task = has_options and string.sub(head, 1, has_options - 1) or head
           local fence = int(next_tick())
-          score = int(tonumber(score))
+          if string.find(score, "e", 1, true) then score = int(tonumber(score)) end
           local n = #run_args
           run_args[n + 1] = id
           run_args[n + 2] = string.format(

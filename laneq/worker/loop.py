@@ -41,10 +41,6 @@ _MOST_CHILDREN: Final = 2_000
 #: does not look in step.
 _JITTER: Final = (0.75, 1.0)
 
-#: Slots from which a worker claims for half of them at a time: below, what a claim costs by
-#: itself is more than what is gained.
-_PIPELINED_FROM: Final = 16
-
 _QUIET_S: Final = 10.0
 
 
@@ -295,7 +291,7 @@ class ClaimLoop:
                 calls = self._calls or await self._read_lanes()
                 if self._has_lost_lanes:
                     outcomes = self._of_known_lanes(outcomes, calls.lanes.names)
-                asked = self._asking()
+                asked = 0 if self._is_draining else min(self._slots.free, CLAIM_MAX)
                 reply = await self._driver.call(
                     calls.claim(
                         seq=self._seq,
@@ -320,20 +316,6 @@ class ClaimLoop:
                     log.warning("Redis answers again after %.1f s", time.monotonic() - away_since)
                 return reply, asked
             self._calls = None
-
-    def _asking(self) -> int:
-        """Return how many jobs the next claim asks for.
-
-        With many slots it is half of them at most, so that this process runs one half while
-        Redis works at the other. Not with reserves: their rule counts the slots asked for.
-        """
-        slots = self._slots
-        if self._is_draining:
-            return 0
-        most = CLAIM_MAX
-        if slots.total >= _PIPELINED_FROM and not slots.has_reserves:
-            most = min(most, (slots.total + 1) // 2)
-        return min(slots.free, most)
 
     def _tell_trouble(self, error: StoreError) -> None:
         if self._rare.allows(type(error).__name__):

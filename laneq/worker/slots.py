@@ -41,11 +41,6 @@ class Slots:
         self.seats[lane].running -= 1
 
     @property
-    def has_reserves(self) -> bool:
-        """Return whether slots are kept for a lane."""
-        return bool(self._reserve)
-
-    @property
     def running(self) -> int:
         """Return how many slots have a job."""
         return self.total - self.free

@@ -580,9 +580,10 @@ def project_settings() -> dict[str, str]:
     else:
         return {}
     try:
-        section = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("laneq", {})
+        tools = tomllib.loads(path.read_text("utf-8")).get("tool", {})
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    section = tools.get("laneq", {}) if isinstance(tools, dict) else None
     if not isinstance(section, dict):
         raise ConfigError(f"{path}: tool.laneq must be a table")
     for name, value in section.items():

@@ -225,7 +225,8 @@ def purge(
     with opened(settings) as session:
         lanes = session.known_lanes((lane,) if lane else ())
         named = list(dict.fromkeys(ids))
-        if not ask_before(_question(session, lanes, named, wanted), yes=yes):
+        total = len(named) or _letters(session, lanes)
+        if total and not ask_before(_question(session, total, wanted), yes=yes):
             note("nothing was purged")
             return Status.BAD_NEWS
         purged = _purge(session, lanes, named, wanted)
@@ -236,9 +237,11 @@ def purge(
     return Status.DONE if not named or purged == len(named) else Status.BAD_NEWS
 
 
-def _question(session: Session, lanes: Sequence[str], ids: Sequence[str], wanted: Filter) -> str:
-    depths = session.call(stats.depths(session.keys, lanes))
-    total = len(ids) or sum(depth.dead_letters for depth in depths)
+def _letters(session: Session, lanes: Sequence[str]) -> int:
+    return sum(d.dead_letters for d in session.call(stats.depths(session.keys, lanes)))
+
+
+def _question(session: Session, total: int, wanted: Filter) -> str:
     what = f"the {total:,} dead letters"
     if wanted.task:
         what = f"those of task {wanted.task!r} among {what}"

@@ -47,8 +47,12 @@ COMMANDS: Final = {
 
 
 def _note(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None and param.name is not None:
-        ctx.ensure_object(Settings).given[param.name] = value
+    if value is None or param.name is None:
+        return
+    if not value:
+        # Of a variable that is not set, most likely: the default would be another place.
+        raise click.BadParameter("is empty. Leave the option out for the default.", ctx, param)
+    ctx.ensure_object(Settings).given[param.name] = value
 
 
 def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:  # noqa: ARG001, FBT001

@@ -197,8 +197,8 @@ def _cancel(session: Session, job_id: str) -> dict[str, Any]:
     )
     try:
         done = session.call(call)
-    except JobNotFound as error:
-        return {"outcome": "unknown", "state": None, "message": str(error)}
+    except JobNotFound:
+        return {"outcome": "unknown", "state": None, "message": _SAYS["unknown"]}
     match done.word:
         case "cancelled":
             return {"outcome": "cancelled", "state": "cancelled", "message": "cancelled"}

@@ -68,7 +68,7 @@ def load_app(settings: Settings, argument: str | None = None) -> LaneQ:
             "no app is named. Give one as MODULE:ATTR (laneq worker shop.tasks:app), with --app, "
             "in LANEQ_APP, or as app in [tool.laneq] of pyproject.toml."
         )
-    return _imported(settings, named)
+    return _placed(settings, _imported(named))
 
 
 def app_of(settings: Settings, *, wants_code: bool = False) -> LaneQ:
@@ -87,24 +87,28 @@ def app_of(settings: Settings, *, wants_code: bool = False) -> LaneQ:
     if named is None:
         return _plain(settings)
     try:
-        return _imported(settings, named)
+        app = _imported(named)
     except LaneqError as error:
         if "app" in settings.given:
             raise
         first_line = str(error).partition("\n")[0]
         note(f"going on without the app {named.name!r} of {named.place}: {first_line}")
         return _plain(settings)
+    return _placed(settings, app)
 
 
 def _plain(settings: Settings) -> LaneQ:
     return LaneQ(settings.given.get("url"), namespace=settings.given.get("namespace"))
 
 
-def _imported(settings: Settings, named: Named) -> LaneQ:
+def _imported(named: Named) -> LaneQ:
     folders = [Path.cwd()]
     if named.place == "pyproject.toml":
         folders.append(project_folder())
-    app = find_app(named.name, folders=folders)
+    return find_app(named.name, folders=folders)
+
+
+def _placed(settings: Settings, app: LaneQ) -> LaneQ:
     if settings.given.keys() & {"url", "namespace"}:
         app.override(url=settings.given.get("url"), namespace=settings.given.get("namespace"))
     return app

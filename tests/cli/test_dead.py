@@ -121,6 +121,10 @@ def test_purge_asks_for_yes_where_nobody_can_be_asked(laneq: Commands, stage: St
     assert ids(laneq) == ["a"]
 
 
+def test_a_purge_of_nothing_asks_nobody(laneq: Commands, stage: Stage):
+    assert "purged 0" in laneq.out("dead", "purge")
+
+
 def test_purge_drops_all_or_those_asked_for(laneq: Commands, stage: Stage):
     kill(stage, *(f"job-{n:03}" for n in range(120)))
     kill(stage, "mine", task="mine")

@@ -244,9 +244,10 @@ def test_a_job_that_runs_is_asked_to_end(laneq: Commands, busy: Stage):
 def test_cancelling_too_late_or_an_unknown_job_is_bad_news(laneq: Commands, busy: Stage):
     done = laneq.json("jobs", "cancel", "done", "nope", "soon", schema="jobs-cancel", status=1)
     assert [answer["outcome"] for answer in done] == ["ended", "unknown", "cancelled"]
-    answer = laneq("jobs", "cancel", "done")
+    answer = laneq("jobs", "cancel", "done", "nope")
     assert answer.status == 1
     assert "too late" in answer.err
+    assert answer.err.count("nope") == 1
 
 
 # --- retry ---

@@ -99,6 +99,7 @@ def test_a_project_names_the_app_for_its_subfolders_too(
         ("[tool.laneq]\nulr = 'x'\n", "Did you mean 'url'?"),
         ("[tool.laneq]\nurl = 3\n", "must be a string"),
         ("[tool]\nlaneq = 3\n", "must be a table"),
+        ("tool = 3\n", "must be a table"),
         ("[tool.laneq\n", "cannot be read"),
     ],
 )
@@ -117,6 +118,23 @@ def test_looking_goes_on_without_an_app_that_only_the_environment_names(laneq: C
     assert json.loads(answer.out) == []
     assert "going on without the app 'not_here:app' of LANEQ_APP" in answer.err
     assert laneq("--app", "not_here:app", "lanes").status == 2
+
+
+@pytest.mark.parametrize("option", ["--url", "--namespace", "--app"])
+def test_an_empty_setting_is_refused_and_never_means_the_default(laneq: Commands, option: str):
+    for args in ([option, "", "lanes"], ["lanes", option, ""]):
+        answer = laneq(*args)
+        assert answer.status == 2
+        assert "is empty" in answer.err
+
+
+def test_a_wrong_address_is_told_once_and_no_matter_of_the_app(laneq: Commands, at_home: Path):
+    write(at_home / "shop.py", APP.format(arguments=""))
+    answer = laneq("--app", "shop", "--url", "nonsense", "lanes")
+    assert answer.status == 2
+    laneq.environment["LANEQ_APP"] = "shop"
+    assert laneq("--url", "nonsense", "lanes") == answer
+    assert answer.err.count("must begin with") == 1
 
 
 def test_a_command_that_needs_an_app_says_how_to_name_one(laneq: Commands):

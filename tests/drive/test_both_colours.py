@@ -204,7 +204,7 @@ def test_a_short_outage_is_ridden_out(proxied: Driven, proxy: Proxy) -> None:
 
 
 def test_patience_is_spent_once_per_outage(colour: Colour, proxy: Proxy, namespace: str) -> None:
-    driven = colour.open(proxy.url, namespace, patience_s=0.5)
+    driven = colour.open(proxy.url, namespace, patience_s=2)
     driven.call(echo("connected"))
     proxy.refuse()
     with pytest.raises(RedisUnavailable):
@@ -213,7 +213,7 @@ def test_patience_is_spent_once_per_outage(colour: Colour, proxy: Proxy, namespa
     began = time.monotonic()
     with pytest.raises(RedisUnavailable):
         driven.call(echo("does not wait"))
-    assert time.monotonic() - began < 0.3
+    assert time.monotonic() - began < 1
     proxy.restore()
     assert driven.call(echo("back")) == b"back"
     assert driven.driver._state.since is None

@@ -163,7 +163,7 @@ async def test_a_delayed_job_starts_when_it_is_due(crew: Crew, app: LaneQ) -> No
     await soon(lambda: listening(worker))
     began = time.monotonic()
     ended = await (await t.using(delay=0.5).aenqueue()).aresult(10)
-    assert 0.49 <= ended - began < 1.5
+    assert 0.49 <= ended - began < 10  # and not at the poll, a minute later
 
 
 async def test_a_burst_ends_when_nothing_is_waiting_and_nothing_runs(

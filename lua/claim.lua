@@ -189,10 +189,11 @@ if outcome_n > 0 then
             string.match(line, "^%d+ (%S+) (%S+) 1 (%d+) (%d+) (%d+) ")
           local n = #kept
           kept[n + 1], ends[n + 1] = id, int(now + keep)
+          -- The body is joined on: "%s" would end it at its first zero byte.
           kept[n + 2] = string.format(
-            "succeeded %s 1 %s %s %s %d %s %s %s\n%s",
-            lane, enqueued, score, started, now, worker, fence, task, ARGV[at + OUTCOME_BODY]
-          )
+            "succeeded %s 1 %s %s %s %d %s %s %s\n",
+            lane, enqueued, score, started, now, worker, fence, task
+          ) .. ARGV[at + OUTCOME_BODY]
           ends[n + 2] = id
         end
       else

@@ -83,13 +83,21 @@ async def _run(app: WorkerApp, options: WorkerOptions) -> Worker:
     return worker
 
 
+def take_parent_fd() -> int:
+    """Return the descriptor that closes when a supervisor has gone; -1 without one.
+
+    It is told to this process only: what a job starts has not inherited it.
+    """
+    return int(os.environ.pop(PARENT_FD, "-1"))
+
+
 class _Signals:
     """INT, TERM and the end of a supervisor, as the worker's stop."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._first: float | None = None
-        self._parent_fd = int(os.environ.get(PARENT_FD, "-1"))
+        self._parent_fd = take_parent_fd()
 
     @contextlib.contextmanager
     def handled(self) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from laneq.options import WorkerOptions
 from laneq.worker.lines import log, log_to_stderr
 from laneq.worker.notify import notify
-from laneq.worker.process import DOUBLED_S, PARENT_FD
+from laneq.worker.process import DOUBLED_S, PARENT_FD, take_parent_fd
 
 #: Seconds until a crashed child is started again: at first, and at most.
 _FIRST_PAUSE_S: Final = 0.1
@@ -72,6 +72,9 @@ class _Crew:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._take, number)
+        parent_fd = take_parent_fd()
+        if parent_fd >= 0:
+            loop.add_reader(parent_fd, self._parent_gone, parent_fd)
         try:
             places = range(1, self._options.processes + 1)
             await asyncio.gather(*(self._keep_one(place) for place in places))
@@ -88,6 +91,11 @@ class _Crew:
             self._first_signal = now
             notify("STOPPING=1")
         self._stop(number)
+
+    def _parent_gone(self, fd: int) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        log.warning("the process that started the supervisor has gone; all stop")
+        self._stop(signal.SIGTERM)
 
     def _stop(self, number: int) -> None:
         self._stopping.set()

@@ -35,6 +35,21 @@ async def test_coroutines_and_functions_run_and_their_values_come_back(
     assert [await job.aresult(0) for job in jobs] == [42, "xy"]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [0, False, None, "", b"", b"\x00", "a\x00b", [0, 0], {"a": 0}, b"\x00" * 200, 2**63, -1],
+)
+async def test_a_result_comes_back_byte_for_byte(crew: Crew, app: LaneQ, value: Any) -> None:
+    @app.task(name="echo")
+    async def echo(given: Any) -> Any:
+        return given
+
+    worker = await crew.start(app)
+    job = await echo.aenqueue(value)
+    await worker.until_idle()
+    assert await job.aresult(0) == value
+
+
 async def test_a_value_that_was_not_kept_still_reaches_who_waits(crew: Crew, app: LaneQ) -> None:
     gate = Gate()
 

@@ -26,6 +26,7 @@ import fcntl
 import importlib.util
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -52,6 +53,9 @@ _INSTALL: Final = (
 _LOCK: Final = "laneq.lock"
 _LONGEST_FOLDER: Final = 80  # so that the socket's path fits on every platform
 _TAIL_LINES: Final = 12
+
+# How Redis and Valkey say that they cannot read their data.
+_UNREADABLE: Final = re.compile(r"Bad file format|RDB format version|Wrong signature")
 _PORT_TRIES: Final = 5
 _LOCK_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.01
@@ -133,6 +137,7 @@ class EmbeddedServer:
         self._config = dict(config or {})
         self._patience = patience
         self._folder = _private_folder()
+        self._log_start = 0
         self._lock_fd: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -303,6 +308,7 @@ class EmbeddedServer:
         for name, value in self._directives().items():
             command += [f"--{name}", value]
         with self._log_path.open("ab") as log:
+            self._log_start = log.tell()
             process = self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -327,7 +333,7 @@ class EmbeddedServer:
             if process.poll() is not None:
                 raise ConfigError(
                     f"the embedded {self.engine} server ended while starting "
-                    f"(exit {process.returncode}). It said:\n{self._tail()}"
+                    f"(exit {process.returncode}). It said:\n{self._tail()}{self._advice()}"
                 )
             if time.monotonic() > give_up_at:
                 raise RedisUnavailable(
@@ -357,7 +363,17 @@ class EmbeddedServer:
         return False
 
     def _tail(self) -> str:
-        return "\n".join(self.log.splitlines()[-_TAIL_LINES:]) or "(nothing)"
+        """Return the last lines of this start; the log of a data folder has earlier ones too."""
+        said = self._log_path.read_bytes()[self._log_start :].decode("utf-8", "replace")
+        return "\n".join(said.splitlines()[-_TAIL_LINES:]) or "(nothing)"
+
+    def _advice(self) -> str:
+        if self._data is None or not _UNREADABLE.search(self._tail()):
+            return ""
+        return (
+            f"\nMost likely the data in {self._data} was written by another server or version "
+            f"than this {self.engine}: start that one, take another folder, or delete this one."
+        )
 
     def _end_process(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:

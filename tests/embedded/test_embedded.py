@@ -133,6 +133,20 @@ def test_a_server_that_refuses_to_start_is_quoted():
         EmbeddedServer(engine=ENGINE, config={"bogus-directive": "1"}).start()
 
 
+def test_data_that_a_server_cannot_read_is_named_with_what_to_do(tmp_path):
+    server = EmbeddedServer(tmp_path, engine=ENGINE)
+    with server, connect(server) as client:
+        client.set("k", "v")
+    (base,) = (tmp_path / "appendonlydir").glob("*.base.*")
+    base.write_bytes(b"REDIS9999 of a later version")
+    with pytest.raises(ConfigError, match=r"(?s)ended while starting") as error:
+        server.start()
+    text = str(error.value)
+    assert f"the data in {tmp_path}" in text
+    assert "another server or version" in text
+    assert "bye bye" not in text  # of the start before
+
+
 def test_a_server_that_does_not_answer_in_time_is_stopped(monkeypatch):
     server = EmbeddedServer(engine=ENGINE, patience=0.2)
     monkeypatch.setattr(server, "_answers", lambda _pid: False)

@@ -309,7 +309,6 @@ class LaneQ:
         Raises:
             UsageError: an item is no call of a task.
             UnknownLane: a lane does not exist; lists those that do.
-            LaneFull: a lane holds its `max_depth` of jobs.
             StoreError: Redis cannot be reached, or refuses.
 
         Redis:

@@ -577,7 +577,6 @@ class Task(Generic[P, R_co, V_co]):
             NotSerializable: an argument cannot make the trip; names the path to it.
             PayloadTooLarge: they are over the app's `max_payload`.
             UnknownLane: the lane does not exist; lists those that do.
-            LaneFull: the lane holds its `max_depth` of jobs.
             UsageError: the task's module is ``__main__``, which no worker can import.
             StoreError: Redis cannot be reached, or refuses.
 

@@ -11,6 +11,11 @@
 -- @include configure
 local known = redis.call("HGET", state_key, "schema")
 if known and tonumber(known) ~= schema then return { "schema", known } end
+if not known and redis.call("EXISTS", lanes_key) == 1 then
+  -- The state was evicted or deleted, and with it when the next job is due: a claim
+  -- is to look at once.
+  redis.call("HSET", state_key, "next_due", "0")
+end
 redis.call("HSET", state_key, "schema", schema)
 for i = 1, lane_n do
   local at = lane_at + (i - 1) * lane_w

@@ -139,3 +139,12 @@ def test_an_option_of_a_newer_version_is_kept_and_changes_nothing_here(bare):
     bare.run(lanes.publish(bare.keys, lanes=[("a", wire)], tasks={}))
     assert read(bare).version == 1
     assert json.loads(bare.hash("lanes")["a"])["newer"] == [1]
+
+
+def test_publishing_after_the_state_was_lost_brings_scheduled_jobs_back(stage):
+    stage.put("later", when=f"+{SECOND}")
+    at = stage.now()
+    stage.client.delete(stage.keys.state)
+    stage.set_clock(at + 2 * SECOND)
+    stage.publish()
+    assert stage.worker().take() == ["later"]

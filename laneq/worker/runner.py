@@ -629,8 +629,20 @@ async def call_hooks(
             if inspect.isawaitable(found):
                 async with asyncio.timeout(HOOK_LIMIT_S):
                     await found
-        except Exception:  # noqa: BLE001  a hook may raise anything
+        except BaseException as error:
+            # A hook may raise anything, also what would end a job or the program: it ends
+            # neither. But whoever cancels the caller, and who sits at the keyboard, are heeded.
+            if isinstance(error, KeyboardInterrupt) or (
+                isinstance(error, asyncio.CancelledError) and _is_cancelled()
+            ):
+                raise
             log.exception("hook %s of %s failed", name, type(hook).__name__)
+
+
+def _is_cancelled() -> bool:
+    """Return whether somebody cancels the task that runs here."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _us(instant: datetime) -> int:

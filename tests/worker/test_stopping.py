@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from laneq import Lane, LaneQ, Middleware, Retry, State, UnknownLane
+from laneq import Lane, LaneQ, Middleware, Retry, RunningJob, State, UnknownLane, current_job
 from laneq.calls.workers import list_workers
 from laneq.drive import AsyncDriver
 from laneq.worker import Worker, WorkerOptions
@@ -285,6 +287,50 @@ async def test_hooks_are_called_around_jobs_and_their_errors_change_nothing(
         "stopping",
     ]
     assert "hook before_job of Failing failed" in caplog.text
+
+
+def _cancel() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    "raises",
+    [
+        lambda: sys.exit(3),
+        lambda: current_job().give_up("not from a hook"),
+        _cancel,
+    ],
+    ids=["exit", "job control", "cancel"],
+)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_only_ends_a_job_or_a_program_is_an_error_in_a_hook_like_any_other(
+    crew: Crew,
+    app: LaneQ,
+    caplog: pytest.LogCaptureFixture,
+    raises: Callable[[], object],
+    *,
+    is_async: bool,
+) -> None:
+    class Odd(Middleware):
+        def before_job(self, job: RunningJob) -> Any:
+            return self._raise() if is_async else raises()
+
+        async def after_job(self, job: RunningJob, outcome: str) -> None:
+            raises()
+
+        async def _raise(self) -> None:
+            raises()
+
+    @app.task(name="t")
+    async def t() -> int:
+        return 7
+
+    app.middleware.append(Odd())
+    worker = await crew.start(app)
+    assert await (await t.aenqueue()).aresult(10) == 7
+    assert "hook before_job of Odd failed" in caplog.text
+    assert "hook after_job of Odd failed" in caplog.text
+    await worker.until_idle()
 
 
 async def test_a_job_is_cancelled_while_its_hook_waits(crew: Crew, app: LaneQ) -> None:

@@ -182,8 +182,9 @@ class RunningJob:
     def enqueue(self, call: ChildCall[J_co]) -> J_co:
         """Enqueue another job together with this one's outcome: both happen or neither.
 
-        The job starts when this attempt has succeeded, failed or ended in another way that
-        was recorded; if this attempt loses its lease, or its worker dies, it never exists.
+        The job starts when this attempt has succeeded, failed, or put itself off. If the
+        attempt is cancelled or handed back, loses its lease, or its worker dies, the job
+        never exists.
 
         Args:
             call: ``task.call(...)``, or ``task.using(...).call(...)``.

@@ -308,19 +308,21 @@ class Worker:
         """Return all leases to renew; called by the heartbeat's thread."""
         lease_us = self._lease_us
         # Running first, then unreported: a job moves in this order, so it is in one of them.
-        while True:
-            try:
-                runs = list(self.runner.running.values())
-                break
-            except RuntimeError:  # the loop's thread came between
-                continue
-        held = {run.fence: (run.claimed.lane, run.id) for run in runs}
+        held = {run.fence: (run.claimed.lane, run.id) for run in self._runs()}
         held.update((ended.fence, (ended.lane, ended.id)) for ended in self._claims.unreported())
         return [
             Held(lane, id, fence, lease_us[lane])
             for fence, (lane, id) in held.items()
             if lane in lease_us
         ]
+
+    def _runs(self) -> list[Run]:
+        """Return what runs now; safe to call in any thread."""
+        while True:
+            try:
+                return list(self.runner.running.values())
+            except RuntimeError:  # the loop's thread came between
+                continue
 
     def _take_news(self, news: Lost) -> None:
         self._lose(news.lost)
@@ -373,7 +375,7 @@ class Worker:
         if not self._is_started:
             return None
         current = asyncio.current_task(self._loop_task.get_loop())
-        for run in list(self.runner.running.values()):
+        for run in self._runs():
             if run.handle is not None and run.handle is current:
                 return run
         return None

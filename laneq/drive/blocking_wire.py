@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from laneq.drive.persist import TROUBLE, pack
+from laneq.drive.persist import TROUBLE, pack, pack_call
 from laneq.drive.refusals import Lost, trouble, word_of
 from laneq.errors import RedisUnavailable, StoreError
 
 if TYPE_CHECKING:
+    from laneq.calls.call import Call
     from laneq.drive.async_driver import AsyncDriver
     from laneq.drive.async_wire import AsyncWire
+
+T = TypeVar("T")
+
+#: Timeout of a pop that was interrupted before it was sent: 0 would wait for ever.
+_AT_ONCE_S: Final = 0.001
 
 #: Seconds after its own timeout that a blocking pop may take to answer.
 _MARGIN_S: Final = 5.0
@@ -33,6 +39,9 @@ class BlockingWire:
 
     A pop that is cancelled goes on at the server until the next one, `interrupt` or
     `aclose`; what it pops is not lost: the next `pop` returns it.
+
+    Attributes:
+        pop_error: what the server said to the pop of the last `pop_then`, if it refused.
     """
 
     def __init__(self, driver: AsyncDriver) -> None:
@@ -41,6 +50,7 @@ class BlockingWire:
         self._client_id = 0
         self._pending: asyncio.Future[Any] | None = None
         self._is_stopped = False
+        self.pop_error: StoreError | None = None
 
     async def pop(self, keys: Sequence[bytes], timeout_s: float) -> bytes | None:
         """Wait for an element in one of the lists; pop it and return the list's key.
@@ -70,6 +80,45 @@ class BlockingWire:
         # Also for a pop that is cancelled: the next one waits for it.
         self._pending.add_done_callback(lambda _: stale.cancel())
         return self._read(await asyncio.shield(self._pending))
+
+    async def pop_then(self, keys: Sequence[bytes], timeout_s: float, call: Call[T]) -> T:
+        """Wait as `pop` does, and have the server carry out a call right after it.
+
+        Both are sent at once; the server keeps the call until the pop has ended, in
+        whichever way, and so saves the round trip between the two. The pop's own
+        answer is of no interest then, but for an error, which is in `pop_error`.
+
+        Raises:
+            RedisUnavailable: no connection, or it broke, or it went stale: whether
+                the call took effect is not known. It is not repeated.
+            RedisRefused: the call was answered with an error, NOSCRIPT among them:
+                it took no effect.
+        """
+        if self._pending is not None:
+            await self._take_back()
+        self._is_stopped = False
+        wire = await self._connected()
+        self.pop_error = None
+        timeout_s = _AT_ONCE_S if self._is_stopped else timeout_s
+        self._pending = popped = wire.send(pack((b"BLPOP", *keys, timeout_s)))
+        answered = wire.send(pack_call(call, None))
+        limit_s = timeout_s + _MARGIN_S
+        stale = wire.loop.call_later(
+            limit_s, wire.give_up, f"connection stale, no answer for {limit_s:g} s"
+        )
+        try:
+            reply = await answered
+        finally:
+            stale.cancel()
+            if popped.done():
+                self._pending = None
+        if reply.__class__ in TROUBLE:
+            if word_of(reply) in _DEMOTED:
+                self._close()
+            raise trouble(self._driver.address, reply)
+        if popped.result().__class__ in TROUBLE:
+            self.pop_error = trouble(self._driver.address, popped.result())
+        return call.read(reply)
 
     def _read(self, reply: Any) -> bytes | None:
         self._pending = None

@@ -176,12 +176,35 @@ async def test_fault_J3_jobs_that_end_as_the_worker_stops_are_all_done_once(
 async def test_a_wake_up_that_reaches_a_worker_as_it_stops_goes_to_another(
     crew: Crew, app: LaneQ
 ) -> None:
+    @app.task(name="t")
+    async def t() -> str:
+        return "elsewhere"
+
     worker = await crew.start(app, poll=60)
     await soon(lambda: worker.claims._pop is not None)
     worker.claims._is_draining = True
-    await app.async_driver().command("LPUSH", app.keys.wake("normal"), b"1")
-    await soon(lambda: worker.claims._pop is None)
-    assert await app.async_driver().command("LLEN", app.keys.wake("normal")) == 1
+    job = await t.aenqueue()
+    other = await crew.start(app, poll=60)
+    assert await job.aresult(10) == "elsewhere"
+    view = await job.ainfo()
+    assert (view.attempt, view.worker) == (1, other.id)
+
+
+async def test_an_idle_worker_that_stops_has_claimed_nothing_that_nobody_runs(
+    crew: Crew, app: LaneQ
+) -> None:
+    @app.task(name="t")
+    async def t() -> int:
+        return 1
+
+    for _ in range(10):
+        worker = await crew.start(app, poll=60)
+        await soon(lambda worker=worker: worker.claims._pop is not None)
+        # The job and the stop race for the claim that was sent ahead.
+        job, _ = await asyncio.gather(t.aenqueue(), worker.stop(grace_s=10))
+        other = await crew.start(app, poll=60)
+        assert await job.aresult(10) == 1
+        await other.stop(grace_s=10)
 
 
 async def test_an_unknown_lane_is_refused_at_the_start(crew: Crew, app: LaneQ) -> None:

@@ -482,19 +482,28 @@ if wanted > 0 then
   end
 end
 
--- The watch: one idle worker has promised to look at the next due instant.
+-- The watch: one idle worker has promised to look at the next due instant. A
+-- promise that lies ahead holds: what was leased since ends later, or is seen by
+-- any worker's poll.
 local wake_after = -1
 if free > 0 then
-  local first = next_due
-  for i = 1, lanes_n do
-    local head = redis.call("ZRANGE", leases_key(i), 0, 0, "WITHSCORES")
-    if head[2] and (not first or tonumber(head[2]) < first) then first = tonumber(head[2]) end
-  end
-  if first and (watcher == worker_id or not watch_until or watch_until > first or watch_until < now) then
-    redis.call("HSET", state_key, "watcher", worker_id, "watch_until", int(first))
-    wake_after = math.max(first - now, 0)
-  elseif watcher == worker_id and not first then
-    redis.call("HDEL", state_key, "watcher", "watch_until")
+  local is_kept = watch_until
+    and watch_until > now
+    and (not next_due or watch_until <= next_due)
+  if is_kept then
+    if watcher == worker_id then wake_after = watch_until - now end
+  else
+    local first = next_due
+    for i = 1, lanes_n do
+      local head = redis.call("ZRANGE", leases_key(i), "0", "0", "WITHSCORES")
+      if head[2] and (not first or tonumber(head[2]) < first) then first = tonumber(head[2]) end
+    end
+    if first then
+      redis.call("HSET", state_key, "watcher", worker_id, "watch_until", int(first))
+      wake_after = math.max(first - now, 0)
+    elseif watcher == worker_id then
+      redis.call("HDEL", state_key, "watcher", "watch_until")
+    end
   end
 elseif watcher == worker_id then
   -- No slot free to use what becomes due: leave the watch to another, and wake

@@ -2,11 +2,12 @@
 -- FLAGS   allow-oom
 -- KEYS    state jobs runs outcomes history progress ended watchers workers beats tasks task_counts call doorbell
 -- KEYS    waiting* scheduled* leases* counts* wake* dead*
--- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int look:int seats settings
+-- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int most:int look:int seats settings
 -- EACH    lane lease:int
 -- EACH    reserved lane:int running:int slots:int
 -- EACH    outcome lane:int id fence:str kind number:int body
 -- EACH    child outcome:int lane:int id record when
+--         free: slots that are free; most: jobs that the reply may have
 --         seats: a digit per lane, the sum of 1 served, 2 listened for, 4 paused
 --         settings: JSON [[priority, aging per µs, cap], ...] of all lanes
 --         reserved: lanes of which this worker keeps slots, and how many of them run
@@ -198,8 +199,8 @@ if outcome_n > 0 then
         end
       else
         local number, body = tonumber(ARGV[at + OUTCOME_NUMBER]), ARGV[at + OUTCOME_BODY]
-        local most = slow().dead_max_of(i)
-        slow().settle(i, id, slow().read_run(line), kind, number, body, most)
+        local letters = slow().dead_max_of(i)
+        slow().settle(i, id, slow().read_run(line), kind, number, body, letters)
       end
     end
   end
@@ -269,7 +270,7 @@ local function occupy(i, n)
     running[i] = running[i] + n
     short = short + math.max(reserve[i] - running[i], 0) - before
   end
-  free = free - n
+  free, most = free - n, most - n
 end
 
 -- heads[i] are ids and scores in turn, from position at[i] on.
@@ -283,7 +284,7 @@ end
 
 local rules
 local run_args, call_line = {}, {}
-local wanted = free
+local wanted = math.min(free, most)
 if wanted > 0 then
   -- How many lanes have work is asked first: most calls find one, most often the
   -- lane of the job that just ended, and need not look at the others.
@@ -304,13 +305,13 @@ if wanted > 0 then
     look_at(i)
   end
   local round = 0
-  while free > 0 do
+  while free > 0 and most > 0 do
     -- Pick by value until the slots are taken or nothing may start: picks[i] are
     -- id, score and whether the start keeps to the order of priorities, in turn.
     local picks, picked = {}, 0
     if heads_n == 1 then
       -- One lane has work: what it may start needs no comparing.
-      local n = served[only] and math.min(room_of(only), free) or 0
+      local n = served[only] and math.min(room_of(only), most) or 0
       if n > 0 and asked[only] < n + 1 and #heads[only] == 2 * asked[only] then
         fetch(only, 0, n + 1)
       end
@@ -327,7 +328,7 @@ if wanted > 0 then
       end
     elseif heads_n > 1 then
       rules = rules or cjson.decode(settings)
-      while free > 0 do
+      while free > 0 and most > 0 do
         local best, best_value, best_score
         for i = 1, lanes_n do
           if waiting[i] and served[i] and room_of(i) > 0 then
@@ -373,7 +374,7 @@ if wanted > 0 then
             waiting[best] = false
           else
             -- The chunk is used up: look behind what this round has picked.
-            fetch(best, #of_lane / 3, math.min(free + 1, 129))
+            fetch(best, #of_lane / 3, math.min(free, most, 128) + 1)
           end
         end
       end
@@ -448,14 +449,14 @@ if wanted > 0 then
     end
     -- Expired and missing jobs gave their slots back: fill those, but not for ever.
     round = round + 1
-    if free == 0 then break end
+    if free == 0 or most == 0 then break end
     if round == 8 then
       more = 1
       break
     end
     heads_n = 0
     for i = 1, lanes_n do
-      if served[i] then fetch(i, 0, math.min(free + 1, 33)) end
+      if served[i] then fetch(i, 0, math.min(free, most, 32) + 1) end
       if waiting[i] then
         heads_n, only = heads_n + 1, i
       end

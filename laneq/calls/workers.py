@@ -20,7 +20,7 @@ Reply = list[Any]
 _REPEATED: Final = 3
 
 #: Where the digits of the seats stand in a claim's ARGV.
-_SEATS_AT: Final = 7
+_SEATS_AT: Final = 8
 
 #: Most jobs that one claim may start, and most outcomes that it may carry.
 CLAIM_MAX: Final = 256
@@ -146,12 +146,12 @@ class ClaimCalls:
         is_look: bool = False,
         fence_floor: int = 0,
     ) -> Call[ClaimReply | None]:
-        """Report outcomes and ask for up to `free` jobs.
+        """Report outcomes and ask for up to `free` jobs, `CLAIM_MAX` at most.
 
         Args:
             seq: number of this claim of the worker, counted up by one; the same
                 again, with `is_repeat`, to ask for a reply that was lost.
-            free: slots that are free, at most `CLAIM_MAX`.
+            free: slots that are free; reserves are weighed against all of them.
             seats: the worker's view of each lane it knows.
             outcomes: at most `CLAIM_MAX`.
             is_repeat: whether this seq may have been applied already.
@@ -167,7 +167,8 @@ class ClaimCalls:
             seq,
             int(is_repeat),
             fence_floor,
-            min(free, CLAIM_MAX),
+            free,
+            CLAIM_MAX,
             int(is_look),
             "",
             self._settings,

@@ -346,11 +346,12 @@ class ClaimLoop:
                 calls = self._calls or await self._read_lanes()
                 if self._has_lost_lanes:
                     outcomes = self._of_known_lanes(outcomes, calls.lanes.names)
-                asked = 0 if self._is_draining else min(self._slots.free, CLAIM_MAX)
+                free = 0 if self._is_draining else self._slots.free
+                asked = min(free, CLAIM_MAX)
                 reply = await self._driver.call(
                     calls.claim(
                         seq=self._seq,
-                        free=asked,
+                        free=free,
                         seats=self._slots.seats,
                         outcomes=outcomes,
                         is_repeat=is_repeat,
@@ -459,7 +460,7 @@ class ClaimLoop:
         self._ahead = _Ahead(asked, is_look=is_look)
         claim = calls.claim(
             seq=self._seq,
-            free=asked,
+            free=self._slots.free,
             seats=self._slots.seats,
             is_look=is_look,
             fence_floor=self._fence_floor,

@@ -484,3 +484,11 @@ def test_claiming_two_hundred_and_fifty_six_jobs_with_options_fits_a_reply(stage
     assert len(worker.claim().jobs) == 256
     ends = [worker.ended(job_id, body=b"x" * 100, number=SECOND) for job_id in worker.held]
     assert len(worker.claim(free=256, outcomes=ends).jobs) == 44
+
+
+def test_more_slots_than_one_claim_fills_count_for_reserves(stage):
+    # A reserve of 500 of 1,000 slots leaves 500 to the rest, though a reply has 256 jobs.
+    for n in range(600):
+        stage.put(f"{n:03}", lane="batch")
+    worker = stage.worker(slots=1_000, reserve={"urgent": 500})
+    assert [len(worker.take()) for _ in range(3)] == [256, 244, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -190,6 +191,10 @@ async def test_a_wake_up_that_reaches_a_worker_as_it_stops_goes_to_another(
     assert (view.attempt, view.worker) == (1, other.id)
 
 
+def _waits(worker: Worker) -> bool:
+    return worker.claims._pop is not None
+
+
 async def test_an_idle_worker_that_stops_has_claimed_nothing_that_nobody_runs(
     crew: Crew, app: LaneQ
 ) -> None:
@@ -199,7 +204,7 @@ async def test_an_idle_worker_that_stops_has_claimed_nothing_that_nobody_runs(
 
     for _ in range(10):
         worker = await crew.start(app, poll=60)
-        await soon(lambda worker=worker: worker.claims._pop is not None)
+        await soon(partial(_waits, worker))
         # The job and the stop race for the claim that was sent ahead.
         job, _ = await asyncio.gather(t.aenqueue(), worker.stop(grace_s=10))
         other = await crew.start(app, poll=60)

@@ -9,7 +9,9 @@ the job to others. Later forms start with the byte 0xC1, which msgpack never use
 A **record** is what Redis keeps of a waiting job: a head of text that scripts
 read, a line feed, and the payload, which is opaque bytes to them (Lua's numbers
 and JSON would change it, fault I2). The head is the task's name, then a tab, a letter,
-``=`` and an integer for each option that is not the default.
+``=`` and an integer for each option that is not the default. Scripts add two of
+their own: ``q``, when a delayed job was enqueued (µs), and ``n``, that a job has come
+back and so has a run line (``lua/lib/mark.lua``).
 
 What decodes is equal to what was encoded and of the same type, with the
 exceptions listed in docs/types.md; everything else is refused with the path to the

@@ -33,6 +33,27 @@ def _engine() -> Engine:
 ENGINE = _engine()
 
 
+#: Seconds that a test marked `long` may take unless it says otherwise.
+LONG_S = 900
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests marked `long` be asked for; no other choice of tests brings them in."""
+    parser.addoption("--long", action="store_true", help="also the tests marked long: minutes each")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests out unless asked for, and give them their time."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    if config.getoption("--long"):
+        for item in long:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(LONG_S))
+    elif long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
 def pytest_report_header() -> str:
     return f"laneq: server under the tests: {ENGINE}"
 

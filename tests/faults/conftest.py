@@ -1,0 +1,48 @@
+"""Fixtures of fault tests: see `tests.faults.field`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ENGINE
+from tests.faults.field import Field
+
+NewField = Callable[..., Field]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test in this folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.fault)
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def new_field(tmp_path: Path) -> Iterator[NewField]:
+    """Make fields with the options of `Field`; each must be in order at the end."""
+    made: list[Field] = []
+    with contextlib.ExitStack() as stack:
+
+        def new_field(**options: Any) -> Field:
+            folder = tmp_path / f"field-{len(made)}"
+            folder.mkdir()
+            field = stack.enter_context(Field(folder, engine=ENGINE, **options))
+            made.append(field)
+            return field
+
+        yield new_field
+        for field in made:
+            field.end_workers()
+            field.assert_in_order()
+
+
+@pytest.fixture
+def field(new_field: NewField) -> Field:
+    """A field with the default lanes, a lease of 4 s, and a server that keeps nothing."""
+    return new_field()

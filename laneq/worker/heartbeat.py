@@ -37,6 +37,9 @@ BLOCKED_S: Final = 1.0
 
 _QUIET_S: Final = 30.0
 
+#: The host's wall clock is told to be off from this many seconds on.
+SKEW_S: Final = 5.0
+
 
 class Lost(NamedTuple):
     """Leases that are gone and cancels that were asked for, as fences."""
@@ -98,6 +101,7 @@ class Heartbeat:
         self._offset_us = 0
         self._asked_at = self._answered_at = 0.0
         self._rare = Throttle(_QUIET_S)
+        self._is_skew_told = False
         #: Seconds between renewals; a quarter of the shortest lease.
         self.interval_s = _LONGEST_S
         #: Beats that Redis has answered.
@@ -171,6 +175,7 @@ class Heartbeat:
             leases=held,
             samples=samples,
         )
+        asked_us = time.time_ns() // 1000
         try:
             reply = self._driver.call(call)
         except StoreError as error:
@@ -181,12 +186,33 @@ class Heartbeat:
             return False
         self.beats += 1
         self._keep_time(reply.now_us)
+        self._compare_clocks(asked_us, reply.now_us, time.time_ns() // 1000)
         if reply.lost or reply.cancels:
             self._source.told(_by_fence(held, reply.lost, reply.cancels))
         return True
 
     def _keep_time(self, now_us: int) -> None:
         self._offset_us = now_us - int(time.monotonic() * 1e6)
+
+    def _compare_clocks(self, asked_us: int, redis_us: int, answered_us: int) -> None:
+        """Warn once of a wall clock that is off: jobs do not mind, but people who read logs do.
+
+        Args:
+            asked_us: the wall clock before the call.
+            redis_us: Redis's clock, at some moment in between.
+            answered_us: the wall clock after it.
+        """
+        ahead_us = max(asked_us - redis_us, 0) + min(answered_us - redis_us, 0)
+        if self._is_skew_told or abs(ahead_us) < SKEW_S * 1e6:
+            return
+        self._is_skew_told = True
+        log.warning(
+            "the clock of this host is %.1f s %s that of Redis. Jobs keep to the clock of Redis, "
+            "so nothing starts early or late; but times in this log and those that laneq shows "
+            "differ. Synchronise the clocks (NTP).",
+            abs(ahead_us) / 1e6,
+            "ahead of" if ahead_us > 0 else "behind",
+        )
 
     def _watch_loop(self) -> None:
         """See whether the loop still turns."""

@@ -27,7 +27,8 @@ Per lane (permanent): ``waiting`` and ``scheduled`` (zset id → µs), ``leases`
 (zset id → deadline in µs), ``dead`` (zset id → died at), ``counts`` (hash
 event → number), ``wake`` (list of at most one token), ``rates`` (list of
 count snapshots, trimmed). With a TTL: ``hist`` slices per lane, ``call`` and
-``doorbell`` per worker, ``session`` per producer connection.
+``doorbell`` per worker, ``session`` per producer connection, and ``probe`` of a look at
+the health, which is gone when the script that makes it ends.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ class Keys:
     def doorbell(self, worker: str) -> bytes:
         """Return the list that ends a worker's own blocking wait."""
         return b"%bdoorbell:%b" % (self.prefix, worker.encode())
+
+    def probe(self, look: str) -> bytes:
+        """Return the key on which one look at the health tries what the server takes."""
+        return b"%bprobe:%b" % (self.prefix, look.encode())
 
     def ended_channel(self, job_id: str) -> bytes:
         """Return the pub/sub channel on which the end of a watched job is told."""

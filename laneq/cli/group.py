@@ -39,6 +39,9 @@ COMMANDS: Final = {
     "jobs": Entry("laneq.cli.jobs", "Look at and steer jobs."),
     "dead": Entry("laneq.cli.dead", "Look at, retry and purge jobs that were given up on."),
     "workers": Entry("laneq.cli.workers", "Look at live workers."),
+    "health": Entry(
+        "laneq.cli.health", "Tell whether work can be enqueued, claimed and acknowledged."
+    ),
     "bench": Entry("laneq.cli.bench", "Measure laneq on this machine."),
 }
 

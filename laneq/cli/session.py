@@ -32,6 +32,7 @@ class Session:
 
     Args:
         app: names the Redis and the namespace.
+        patience_s: seconds of an outage that calls ride out.
 
     Attributes:
         app: names the Redis and the namespace.
@@ -40,13 +41,13 @@ class Session:
         driver: carries out calls.
     """
 
-    def __init__(self, app: LaneQ) -> None:
+    def __init__(self, app: LaneQ, *, patience_s: float = PATIENCE_S) -> None:
         """Note where Redis is; the first call connects."""
         self.app = app
         self.keys = app.keys
         self.address = replace(app.address, connect_timeout_s=PATIENCE_S, read_timeout_s=PATIENCE_S)
         self.driver = SyncDriver(
-            self.address, prefix=self.keys.prefix, client_name="laneq-cli", patience_s=PATIENCE_S
+            self.address, prefix=self.keys.prefix, client_name="laneq-cli", patience_s=patience_s
         )
 
     def call(self, call: Call[T]) -> T:

@@ -12,7 +12,7 @@ import redis
 
 from laneq import keys as keys_module
 from laneq import model
-from laneq.calls import jobs, lanes, stats, workers
+from laneq.calls import jobs, lanes, probe, stats, workers
 from laneq.calls.call import Call
 from laneq.calls.workers import Held, Sample, WorkerInfo
 from laneq.codec import encode_value
@@ -29,7 +29,7 @@ HEADER_WORDS = ("FLAGS", "KEYS", "ARGV", "EACH", "RETURNS", "ERRORS", "COST", "K
 #: Key words of headers that have a time to live, and which attribute of Keys makes them.
 MORTAL = {
     "call": "call", "doorbell": "doorbell", "fine": "fine", "coarse": "coarse",
-    "slice": "fine", "session": None, "before": None,
+    "slice": "fine", "session": None, "before": None, "probe": "probe",
 }  # fmt: skip
 
 #: Words that stand for whatever key the caller names.
@@ -183,6 +183,14 @@ def test_an_instant_is_never_put_into_text_without_int(name):
     assert not re.findall(rf"\.\.\s*{instants}\s*(\.\.|$)", code, re.MULTILINE)
 
 
+def test_the_probe_tries_every_command_that_work_is_made_of():
+    work = load("enqueue").plain + load("claim").plain
+    needed = set(re.findall(rb'redis\.call\(\s*"(\w+)"', work))
+    tried = set(re.findall(rb'try\("(\w+)"', load("probe").plain))
+    assert len(needed) > 20
+    assert needed <= tried
+
+
 def test_states_and_events_have_one_spelling_in_lua_and_python():
     code = "\n".join(code_of(name) for name in SOURCES)
     states = set(re.findall(r'\bfinish\(i, id, "(\w+)"', code))
@@ -271,6 +279,7 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(stats.task_counts(keys))
     stage.run(workers.list_workers(keys))
     stage.run(workers.leave(keys, "w"))
+    assert stage.run(probe.try_commands(keys, "look")) == []
     stage.allowed = {"balance of a task", "attempts of a task"}
     return ran
 
@@ -341,6 +350,7 @@ def test_every_key_of_keys_begins_with_the_hash_tag():
     made = [getattr(keys, word) for word in keys.__slots__ if word not in {"namespace", "prefix"}]
     made += [keys.of_lane(word, "a") for word in PERMANENT]
     made += [keys.fine("a", 1), keys.coarse("a", 1), keys.call("w"), keys.doorbell("w")]
+    made += [keys.probe("l")]
     made += [keys.ended_channel("id"), keys.control_channel("w")]
     assert all(key.startswith(b"{laneq:shop}:") for key in made)
     assert len(set(made)) == len(made)

@@ -25,7 +25,7 @@ _SEATS_AT: Final = 8
 #: Most jobs that one claim may start, and most outcomes that it may carry.
 CLAIM_MAX: Final = 256
 
-#: How long a worker counts as alive after its last heartbeat, in µs.
+#: How long a worker counts as alive after its last heartbeat unless it says otherwise, in µs.
 ALIVE_US: Final = 30_000_000
 
 
@@ -236,6 +236,7 @@ class WorkerInfo:
     Attributes:
         reserve: lane → reserved slots.
         started_at: seconds since the epoch, by Redis's clock; None before it is known.
+        alive_us: how long it counts as alive after each heartbeat, in µs.
     """
 
     name: str
@@ -247,6 +248,7 @@ class WorkerInfo:
     tasks: Sequence[str]
     running: int = 0
     started_at: float | None = None
+    alive_us: int = ALIVE_US
 
     def to_json(self) -> str:
         """Return the registration as it is stored."""
@@ -261,17 +263,18 @@ class WorkerInfo:
                 "tasks": list(self.tasks),
                 "running": self.running,
                 "started_at": self.started_at,
+                "alive_us": self.alive_us,
             }
         )
 
 
 def register(keys: Keys, worker_id: str, info: WorkerInfo) -> Call[int]:
-    """List a worker as alive for `ALIVE_US`; the value is Redis's clock in µs."""
+    """List a worker as alive for a while; the value is Redis's clock in µs."""
     script = load("register")
     return Call(
         script,
         script.bind_keys(keys),
-        script.bind_args({"worker_id": worker_id, "info": info.to_json(), "ttl": ALIVE_US}),
+        script.bind_args({"worker_id": worker_id, "info": info.to_json(), "ttl": info.alive_us}),
         lambda reply: int(reply[1]),
     )
 
@@ -359,7 +362,7 @@ def beat(
         script,
         (*fixed, *per_lane),
         script.bind_args(
-            {"worker_id": worker_id, "info": info.to_json(), "ttl": ALIVE_US},
+            {"worker_id": worker_id, "info": info.to_json(), "ttl": info.alive_us},
             lease=[(index[held.lane], held.id, held.fence, held.lease_us) for held in leases],
             sample=[(index[sample.lane], sample.field, sample.n) for sample in samples],
         ),
@@ -375,6 +378,7 @@ def list_workers(keys: Keys) -> Call[list[WorkerView]]:
         out: list[WorkerView] = []
         for i in range(2, len(reply), 3):
             info = json.loads(reply[i + 2])
+            alive_us = info.get("alive_us", ALIVE_US)  # older workers do not say
             out.append(
                 WorkerView(
                     id=reply[i].decode(),
@@ -387,7 +391,7 @@ def list_workers(keys: Keys) -> Call[list[WorkerView]]:
                     lanes=tuple(info["lanes"]),
                     tasks=tuple(info["tasks"]),
                     started_at=info["started_at"],
-                    last_heartbeat_at=(int(float(reply[i + 1])) - ALIVE_US) / 1e6,
+                    last_heartbeat_at=(int(float(reply[i + 1])) - alive_us) / 1e6,
                 )
             )
         return out

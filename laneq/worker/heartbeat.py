@@ -29,6 +29,9 @@ _SAMPLES_S: Final = 1.0
 _SHORTEST_S: Final = 0.2
 _LONGEST_S: Final = 5.0
 
+#: A worker counts as alive for four intervals after a beat, and for so many seconds at least.
+_SHORTEST_ALIVE_S: Final = 2.0
+
 #: Renewals are tried again this soon after Redis could not be reached.
 _AGAIN_S: Final = 0.5
 
@@ -120,6 +123,11 @@ class Heartbeat:
         before_s, self.interval_s = self.interval_s, min(_LONGEST_S, max(_SHORTEST_S, quarter_s))
         if self.interval_s < before_s and self._thread.is_alive():
             self._wake.set()  # the wait under way is longer than the new leases
+
+    @property
+    def alive_us(self) -> int:
+        """Return how long the worker counts as alive after a beat: as long as its leases last."""
+        return int(max(_SHORTEST_ALIVE_S, 4 * self.interval_s) * 1e6)
 
     def nudge(self) -> None:
         """Beat now."""

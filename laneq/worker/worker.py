@@ -262,6 +262,7 @@ class Worker:
             tasks=tuple(self._app.tasks),
             running=self.slots.running,
             started_at=self._started_at,
+            alive_us=self._heartbeat.alive_us,
         )
 
     def banner(self) -> str:

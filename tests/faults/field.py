@@ -439,15 +439,21 @@ class Field:
     # --- the books --------------------------------------------------------------------
 
     def places(self) -> dict[str, list[tuple[State, str]]]:
-        """Return id → where it is, as state and lane, by a walk of all keys."""
+        """Return id → where it is, as state and lane, by a walk of all keys at one instant."""
+        walk = self.raw.pipeline(transaction=True)
+        places = [
+            (state, row["name"], word) for row in self._lanes for word, state in _PLACES.items()
+        ]
+        for _, lane, word in places:
+            walk.zrange(self.keys.of_lane(word, lane), 0, -1)
+        walk.zrange(self.keys.ended, 0, -1)
+        walk.hgetall(self.keys.outcomes)
+        *members, ended, outcomes = walk.execute()
         found: dict[str, list[tuple[State, str]]] = {}
-        for row in self._lanes:
-            lane = row["name"]
-            for word, state in _PLACES.items():
-                for member in self.raw.zrange(self.keys.of_lane(word, lane), 0, -1):
-                    found.setdefault(member.decode(), []).append((state, lane))
-        outcomes = self.raw.hgetall(self.keys.outcomes)
-        for member in self.raw.zrange(self.keys.ended, 0, -1):
+        for (state, lane, _), ids in zip(places, members, strict=True):
+            for member in ids:
+                found.setdefault(member.decode(), []).append((state, lane))
+        for member in ended:
             outcome = read_outcome(outcomes[member])
             found.setdefault(member.decode(), []).append((outcome.state, outcome.lane))
         return found

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 
 from laneq import LaneQ, Retry, current_job
 from tests.faults.body import lanes, noted
 
 app = LaneQ(lanes=lanes())
 ONCE = Retry(1)
+LANE = "normal" if "normal" in app.lanes else next(iter(app.lanes))
 
 
-@app.task(name="nap")
+@app.task(name="nap", lane=LANE)
 async def nap(seconds: float, value: str = "slept") -> str:
     """Sleep, in the loop."""
     with noted():
@@ -20,7 +22,7 @@ async def nap(seconds: float, value: str = "slept") -> str:
     return value
 
 
-@app.task(name="thread_nap")
+@app.task(name="thread_nap", lane=LANE)
 def thread_nap(seconds: float, value: str = "slept") -> str:
     """Sleep, in a thread."""
     with noted():
@@ -28,7 +30,7 @@ def thread_nap(seconds: float, value: str = "slept") -> str:
     return value
 
 
-@app.task(name="process_nap", executor="process")
+@app.task(name="process_nap", lane=LANE, executor="process")
 def process_nap(seconds: float, value: str = "slept") -> str:
     """Sleep, in a child process."""
     with noted():
@@ -36,17 +38,37 @@ def process_nap(seconds: float, value: str = "slept") -> str:
     return value
 
 
-@app.task(name="fail", retry=ONCE)
+@app.task(name="fail", lane=LANE, retry=ONCE)
 async def fail(text: str = "no") -> None:
     """Raise, at the only attempt."""
     with noted():
         raise ValueError(text)
 
 
-@app.task(name="fail_until", retry=Retry(10, base=0.05, jitter=False))
+@app.task(name="fail_until", lane=LANE, retry=Retry(10, base=0.05, jitter=False))
 async def fail_until(attempt: int) -> int:
     """Raise until this attempt, which succeeds."""
     with noted():
         if current_job().attempt < attempt:
             raise ValueError("not yet")
     return attempt
+
+
+def stall_at_first() -> int:
+    """Hang in the first attempt, and end at once in any other."""
+    with noted():
+        attempt = current_job().attempt
+        if attempt == 1:
+            time.sleep(60)
+    return attempt
+
+
+short = app.task(name="short", lane=LANE, timeout=3)(stall_at_first)
+long = app.task(name="long", lane=LANE, timeout=timedelta(hours=6))(stall_at_first)
+
+
+@app.task(name="survive", lane=LANE, retry=Retry(50, base=0.01))
+async def survive(seconds: float) -> None:
+    """Sleep, in as many attempts as its workers need."""
+    with noted():
+        await asyncio.sleep(seconds)

@@ -9,9 +9,10 @@ from tests.faults.body import lanes, noted
 
 app = LaneQ(lanes=lanes())
 ONCE = Retry(1)
+LANE = "normal" if "normal" in app.lanes else next(iter(app.lanes))
 
 
-@app.task(name="nap")
+@app.task(name="nap", lane=LANE)
 async def nap(seconds: float) -> str:
     """Sleep."""
     with noted():
@@ -19,8 +20,15 @@ async def nap(seconds: float) -> str:
     return "slept"
 
 
-@app.task(name="overrun", timeout=2, retry=ONCE)
+@app.task(name="overrun", lane=LANE, timeout=2, retry=ONCE)
 async def overrun() -> None:
     """Sleep longer than it may."""
     with noted():
         await asyncio.sleep(60)
+
+
+@app.task(name="touch", lane=LANE)
+async def touch() -> None:
+    """Note that it has run."""
+    with noted():
+        pass

@@ -25,6 +25,7 @@ from laneq.errors import OptionError, suggest
 from laneq.model import LANE_NAME, TASK_NAME
 
 Seconds: TypeAlias = float | timedelta
+Duration: TypeAlias = float | timedelta | str
 Backoff: TypeAlias = Literal["exponential", "linear", "fixed"] | Callable[[int], Seconds]
 Executor: TypeAlias = Literal["async", "thread", "process"]
 
@@ -36,6 +37,9 @@ MAX_BOOST: Final = 1e7
 
 #: Largest distance of a lane's priority from zero.
 MAX_PRIORITY: Final = 1e6
+
+#: What a job is worth that has waited as long as its lane's `target`.
+TARGET_VALUE: Final = 1_000.0
 
 #: The lane of a task that names none.
 DEFAULT_LANE: Final = "normal"
@@ -165,6 +169,17 @@ def seconds_from_text(option: str, text: str) -> float:
     return value
 
 
+def _duration(
+    option: str, value: object, *, low: float = _SHORTEST, high: float = MAX_SECONDS
+) -> float:
+    if isinstance(value, str):
+        # A bare number as text is an int() that was forgotten.
+        if not value.strip().endswith(tuple("smhd")):
+            raise OptionError(option, f"as text must have a unit, such as '30s', not {value!r}")
+        value = seconds_from_text(option, value)
+    return _seconds(option, value, low=low, high=high)
+
+
 def _refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
     names = tuple(known)
     for name in given:
@@ -175,6 +190,16 @@ def _refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 # --- lanes ------------------------------------------------------------------
 
 
+class _Unsaid(float):
+    """The default of an option that another one may give: 100.0 said is not 100.0 by default."""
+
+    __slots__ = ()
+
+
+_PRIORITY: Final = _Unsaid(100.0)
+_AGING_CAP: Final = _Unsaid(800.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A named queue, and how its jobs compete for slots.
@@ -182,19 +207,25 @@ class Lane:
     The value of a waiting job is ``priority + min(aging * wait, aging_cap)``; a
     slot takes the lane whose head has the highest value.
 
-    `slo`, `target`, `max_depth`, `max_running`, `rate`, `fair_by` and
+    `target` is another way to say a priority: a job that has waited that long is worth
+    1,000 points, as much as a new one of `urgent`. It stands for
+    ``priority = 1000 - aging * target``, and for an `aging_cap` that lets the job gain
+    800 points more once its target has passed. Among lanes with targets the job whose
+    target passes first goes first.
+
+    `slo`, `max_depth`, `max_running`, `rate`, `fair_by` and
     ``reserve="auto"`` are checked, stored and shown; they are enforced from a
     later version.
 
     Args:
         name: 1 to 64 letters, digits, dots, dashes or underscores.
-        priority: base points, from -1,000,000 to 1,000,000.
+        priority: base points, from -1,000,000 to 1,000,000; not together with `target`.
         aging: points per second of wait; 0 for strict priority.
-        aging_cap: most points that aging adds.
+        aging_cap: most points that aging adds; with a `target` at least `aging` times it.
         reserve: slots of the fleet that this lane is sure of; ``"auto"`` to size
             them from what is measured.
         slo: wait objective, in seconds; None for none.
-        target: wait that ``reserve="auto"`` aims at, in seconds; None for `slo`.
+        target: wait that the lane's order aims at, in seconds or as ``"30s"``; None for none.
         max_depth: jobs that may wait; None for no limit.
         max_running: jobs that may run at a time in the fleet; None for no limit.
         rate: starts per period, such as ``"100/s"`` or ``"5/10m"``; None for no limit.
@@ -204,37 +235,73 @@ class Lane:
         dead_age: seconds that a dead letter is kept; None for no limit.
         paused: whether the lane starts out paused.
 
+    Times are seconds, a timedelta, or text with a unit: ``"250ms"``, ``"30s"``, ``"7d"``.
+
     Raises:
-        OptionError: an option has a wrong type or value.
+        OptionError: an option has a wrong type or value, or does not go with another.
     """
 
     name: str
-    priority: float = field(default=100.0, kw_only=True)
+    priority: float = field(default=_PRIORITY, kw_only=True)
     aging: float = field(default=2.0, kw_only=True)
-    aging_cap: float = field(default=800.0, kw_only=True)
+    aging_cap: float = field(default=_AGING_CAP, kw_only=True)
     reserve: int | Literal["auto"] = field(default=0, kw_only=True)
-    slo: Seconds | None = field(default=None, kw_only=True)
-    target: Seconds | None = field(default=None, kw_only=True)
+    slo: Duration | None = field(default=None, kw_only=True)
+    target: Duration | None = field(default=None, kw_only=True)
     max_depth: int | None = field(default=None, kw_only=True)
     max_running: int | None = field(default=None, kw_only=True)
     rate: str | None = field(default=None, kw_only=True)
     fair_by: str | None = field(default=None, kw_only=True)
-    lease: Seconds = field(default=15.0, kw_only=True)
+    lease: Duration = field(default=15.0, kw_only=True)
     dead_max: int | None = field(default=10_000, kw_only=True)
-    dead_age: Seconds | None = field(default=30 * 86400.0, kw_only=True)
+    dead_age: Duration | None = field(default=30 * 86400.0, kw_only=True)
     paused: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check every option and keep times as seconds."""
+        """Check every option, keep times as seconds, and work out what `target` says."""
+        unsaid = {o for o in ("priority", "aging_cap") if isinstance(getattr(self, o), _Unsaid)}
         for option, check in _LANE_CHECKS.items():
             value = getattr(self, option)
             if value is not None or option not in _LANE_OPTIONAL:
                 object.__setattr__(self, option, check(option, value))
+        if self.target is not None:
+            for option, value in self._follow_target(unsaid).items():
+                object.__setattr__(self, option, value)
+
+    def _follow_target(self, unsaid: set[str]) -> dict[str, float]:
+        """Return what `target` gives of the options that were not said; check the others."""
+        target = (self.target_us or 0) / 1e6
+        if self.aging <= 0:
+            raise OptionError(
+                "target", "needs aging above 0: it is by waiting that a job gets to its target"
+            )
+        gain = self.aging * target
+        priority = TARGET_VALUE - gain
+        if priority < -MAX_PRIORITY:
+            raise OptionError(
+                "target",
+                f"of {target:g} s is a priority of {priority:,.0f} with aging={self.aging:g}, and "
+                f"the least is {-MAX_PRIORITY:,.0f}. Give the lane a smaller aging.",
+            )
+        if "priority" not in unsaid and not _is_close(self.priority, priority):
+            raise OptionError(
+                "priority",
+                f"cannot be {self.priority:g} with target={target:g}, which stands for "
+                f"{priority:g} with aging={self.aging:g}. Give one of the two.",
+            )
+        if "aging_cap" not in unsaid and self.aging_cap < gain * (1 - 1e-9):
+            raise OptionError(
+                "aging_cap",
+                f"must be at least aging × target = {gain:g}, not {self.aging_cap:g}: jobs would "
+                "never get to their target's value. Leave it out, or raise it.",
+            )
+        given = {"priority": priority, "aging_cap": gain + _AGING_CAP}
+        return {option: given[option] for option in unsaid}
 
     @property
     def lease_us(self) -> int:
         """Lease in microseconds."""
-        return to_us(_as_seconds(self.lease))
+        return to_us(_seconds("lease", self.lease))
 
     @property
     def slo_us(self) -> int | None:
@@ -243,8 +310,14 @@ class Lane:
 
     @property
     def target_us(self) -> int | None:
-        """Wait that an automatic reserve aims at, in microseconds; None for `slo_us`."""
+        """Wait that the lane's order aims at, in microseconds; None for none."""
         return _optional_us(self.target)
+
+    @property
+    def wait_objective(self) -> float | None:
+        """Seconds that a job of this lane is to wait at most: `slo`, else `target`, else None."""
+        us = self.slo_us if self.slo is not None else self.target_us
+        return None if us is None else us / 1e6
 
     @property
     def dead_age_us(self) -> int | None:
@@ -278,13 +351,18 @@ class Lane:
             given[option] = value
         if "name" not in given:
             raise OptionError("name", "missing: this is no stored lane")
+        if given.get("target") is not None and not _follows_target(given):
+            # An operator set the priority, or an older version stored both: the order is what
+            # the priority says, since that is what claims go by.
+            given["target"] = None
         return cls(**given)
 
     def changed(self, **changes: object) -> Self:
         """Return a copy with some options changed, given as values or as an operator's text.
 
         Text is read by the option's kind: ``reserve="3"``, ``paused="true"``, ``lease="30"``,
-        ``dead_age="7d"``, ``slo="none"``. What changed is stored under `WIRE_NAMES`.
+        ``dead_age="7d"``, ``slo="none"``. What changed is stored under `WIRE_NAMES`: a `target`
+        changes the priority and the cap too, and a priority ends the target.
 
         Raises:
             OptionError: the option is unknown or its value is wrong.
@@ -295,7 +373,31 @@ class Lane:
             option: _lane_value(option, value) if isinstance(value, str) else value
             for option, value in changes.items()
         }
+        if given.get("target") is not None or (
+            self.target is not None and "aging" in given and not {"target", "priority"} & set(given)
+        ):
+            given.setdefault("priority", _PRIORITY)
+            gain = self.aging * (self.target_us or 0) / 1e6
+            if self.target is None or _is_close(self.aging_cap, gain + _AGING_CAP):
+                given.setdefault("aging_cap", _AGING_CAP)
+        elif "priority" in given and "target" not in given:
+            given["target"] = None
         return replace(self, **given)
+
+
+def _is_close(a: float, b: float) -> bool:
+    # Redis's JSON keeps 14 digits.
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6)
+
+
+def _follows_target(given: Mapping[str, Any]) -> bool:
+    aging = given.get("aging", 2.0)
+    gain = aging * given["target"]
+    return (
+        aging > 0
+        and ("priority" not in given or _is_close(given["priority"], TARGET_VALUE - gain))
+        and given.get("aging_cap", math.inf) >= gain * (1 - 1e-9)
+    )
 
 
 def _reserve(option: str, value: object) -> int | Literal["auto"]:
@@ -313,7 +415,7 @@ def _fair_by(option: str, value: object) -> str:
 
 
 def _lease(option: str, value: object) -> float:
-    return _seconds(option, value, low=1.0, high=86400.0)
+    return _duration(option, value, low=1.0, high=86400.0)
 
 
 def _count(option: str, value: object) -> int:
@@ -326,15 +428,15 @@ _LANE_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "aging": lambda o, v: _number(o, v, low=0, high=MAX_PRIORITY),
     "aging_cap": lambda o, v: _number(o, v, low=0, high=1e9),
     "reserve": _reserve,
-    "slo": _seconds,
-    "target": _seconds,
+    "slo": _duration,
+    "target": _duration,
     "max_depth": _count,
     "max_running": _count,
     "rate": _rate,
     "fair_by": _fair_by,
     "lease": _lease,
     "dead_max": lambda o, v: _whole(o, v, low=0, high=10**12),
-    "dead_age": _seconds,
+    "dead_age": _duration,
     "paused": _flag,
 }
 
@@ -381,8 +483,8 @@ def _as_seconds(value: Seconds) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _optional_us(value: Seconds | None) -> int | None:
-    return None if value is None else to_us(_as_seconds(value))
+def _optional_us(value: Duration | None) -> int | None:
+    return None if value is None else to_us(_seconds("time", value))
 
 
 #: The lanes of an app that names none.

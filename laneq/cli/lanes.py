@@ -386,15 +386,14 @@ def _change(settings: Settings, name: str, changes: Mapping[str, object] | None)
         else:
             after = before.changed(**changes)
             wire = after.to_wire()
-            stored = {WIRE_NAMES[option]: wire[WIRE_NAMES[option]] for option in changes}
+            touched = _touched(before, after, changes)
+            stored = {WIRE_NAMES[option]: wire[WIRE_NAMES[option]] for option in touched}
         try:
             version = session.call(lane_calls.set_lane(session.keys, name, stored))
         except UnknownLane as error:
             raise UnknownLane(name, session.lanes.names) from error
-    touched = changes if changes is not None else [o for o in WIRE_NAMES if o != "name"]
+    touched = _touched(before, after, changes or {})
     pairs = {option: (getattr(before, option), getattr(after, option)) for option in touched}
-    if changes is None:
-        pairs = {option: pair for option, pair in pairs.items() if pair[0] != pair[1]}
     if settings.wants_json:
         shown = {option: {"old": old, "new": new} for option, (old, new) in pairs.items()}
         print_json({"lane": name, "version": version, "changes": shown})
@@ -403,6 +402,12 @@ def _change(settings: Settings, name: str, changes: Mapping[str, object] | None)
         click.echo(f"{name}: nothing was overridden")
     for option, (old, new) in pairs.items():
         click.echo(f"{name}: {option} {_shown(option, old)} → {_shown(option, new)}")
+
+
+def _touched(before: Lane, after: Lane, changes: Mapping[str, object]) -> list[str]:
+    """Return the options that were named or differ: a target changes the priority too."""
+    differ = (o for o in WIRE_NAMES if getattr(before, o) != getattr(after, o))
+    return list(dict.fromkeys([*changes, *differ]))
 
 
 @lanes.command()

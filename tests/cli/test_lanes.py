@@ -239,3 +239,23 @@ def test_purge_drops_what_waits_and_leaves_what_runs(laneq: Commands, stage: Sta
 
 def test_purge_of_an_empty_lane_asks_nothing(laneq: Commands, stage: Stage):
     assert laneq.out("lanes", "purge", "normal") == "purged 0 jobs of lane normal\n"
+
+
+def test_a_target_is_set_live_as_the_priority_that_it_stands_for(laneq: Commands, stage: Stage):
+    text = laneq.out("lanes", "set", "batch", "target=30s")
+    assert text.splitlines() == [
+        "batch: target none → 30 s",
+        "batch: priority 10 → 940",
+        "batch: aging_cap 800 → 860",
+    ]
+    stage.put("first", lane="normal")
+    stage.put("second", lane="batch")
+    stage.set_lane("critical", {})
+    worker = stage.worker(slots=2)
+    assert worker.take() == ["second", "first"]
+    worker.finish("first")
+    worker.finish("second")
+    done = laneq.json("lanes", "set", "batch", "priority=11", schema="lane-change")
+    assert done["changes"]["target"] == {"old": 30, "new": None}
+    shown = laneq.json("lanes", "show", "batch", schema="lane")["settings"]
+    assert (shown["target"], shown["priority"], shown["aging_cap"]) == (None, 11, 860)

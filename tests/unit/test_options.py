@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from laneq.errors import OptionError, UsageError
 from laneq.options import (
     BACKOFF_NUMBERS,
     DEFAULT_LANES,
+    TARGET_VALUE,
     WIRE_NAMES,
     CallOptions,
     Lane,
@@ -27,6 +28,8 @@ from laneq.options import (
     instant_us,
     seconds_from_text,
 )
+from laneq.order import Head, best
+from laneq.order import value as value_of
 
 NAN = float("nan")
 INF = float("inf")
@@ -59,7 +62,7 @@ def test_the_default_lanes_are_the_documented_ones() -> None:
         ("aging_cap", [-1, INF]),
         ("reserve", [-1, 1.5, True, "3", None, 100_001]),
         ("slo", [0, -1, True, NAN, INF, "1", timedelta(0), 1e10]),
-        ("target", [0, "1"]),
+        ("target", [0, "1", "soon", "30w", True, 1e6]),
         ("max_depth", [0, -1, 1.5, True, "9"]),
         ("max_running", [0, True]),
         ("rate", [100, "100", "0/s", "1/0s", "1/x", "-1/s", True]),
@@ -101,7 +104,6 @@ def full_lane() -> Lane:
         aging_cap=0,
         reserve="auto",
         slo=0.25,
-        target=0.1,
         max_depth=10,
         max_running=3,
         rate="100/s",
@@ -113,7 +115,97 @@ def full_lane() -> Lane:
     )
 
 
-@pytest.mark.parametrize("lane", [Lane("x"), full_lane()])
+# --- a target says a priority -----------------------------------------------
+
+
+@pytest.mark.parametrize("target", [30, 30.0, "30s", timedelta(seconds=30), "0.5m"])
+def test_a_job_that_waited_its_target_is_worth_a_new_urgent_one(target: Any) -> None:
+    lane = Lane("reports", target=target)
+    assert lane.target == 30
+    assert lane.priority == 940
+    assert value_of(lane.priority, lane.aging, lane.aging_cap, 30) == TARGET_VALUE
+    assert {one.name: one.priority for one in DEFAULT_LANES}["urgent"] == TARGET_VALUE
+
+
+@given(st.floats(1e-3, 1e4), st.floats(1e-3, 50))
+def test_a_target_lane_gains_800_points_after_its_target(target: float, aging: float) -> None:
+    lane = Lane("x", target=target, aging=aging)
+    assert value_of(lane.priority, aging, lane.aging_cap, target) == pytest.approx(1_000)
+    assert value_of(lane.priority, aging, lane.aging_cap, 1e9) == pytest.approx(1_800)
+    assert Lane.from_wire(json.loads(json.dumps(lane.to_wire()))).to_wire() == lane.to_wire()
+
+
+@given(st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.floats(0, 300), st.floats(0, 300))
+def test_among_targets_the_job_whose_target_passes_first_goes_first(
+    target_a: float, target_b: float, waited_a: float, waited_b: float
+) -> None:
+    a, b = Lane("a", target=target_a), Lane("b", target=target_b)
+    left_a, left_b = target_a - waited_a, target_b - waited_b
+    assume(abs(left_a - left_b) > 1e-5)
+    heads = [
+        Head(lane.name, lane.priority, lane.aging, lane.aging_cap, 10**12 - round(waited * 1e6))
+        for lane, waited in ((a, waited_a), (b, waited_b))
+    ]
+    first = best(heads, 10**12)
+    assert first is not None
+    assert first.lane == ("a" if left_a < left_b else "b")
+
+
+def test_a_target_and_another_priority_are_refused_together() -> None:
+    with pytest.raises(OptionError, match=r"^priority: cannot be 500 with target=30, which stands"):
+        Lane("x", target=30, priority=500)
+    with pytest.raises(OptionError, match=r"^priority: "):
+        Lane("x", target=30, priority=100.0)  # said, although it is the default
+    assert Lane("x", target=30, priority=940) == Lane("x", target=30)
+
+
+def test_a_target_needs_aging_and_room_under_the_cap() -> None:
+    with pytest.raises(OptionError, match=r"^target: needs aging above 0"):
+        Lane("x", target=30, aging=0)
+    with pytest.raises(OptionError, match=r"^aging_cap: must be at least aging × target = 60"):
+        Lane("x", target=30, aging_cap=59)
+    assert Lane("x", target=30, aging_cap=60).aging_cap == 60
+    with pytest.raises(OptionError, match=r"^target: of 700000 s is a priority of"):
+        Lane("x", target=700_000)
+    assert Lane("x", target=700_000, aging=1).priority == -699_000
+
+
+def test_a_change_of_target_or_aging_moves_the_priority_and_a_priority_ends_the_target() -> None:
+    lane = Lane("x", target="30s")
+    assert lane.changed(aging="4") == Lane("x", target=30, aging=4)
+    assert lane.changed(target="10m") == Lane("x", target=600)
+    assert Lane("x", aging_cap=5).changed(target="10m") == Lane("x", target=600)
+    ended = lane.changed(priority="5")
+    assert (ended.target, ended.priority, ended.aging_cap) == (None, 5, 860)
+    plain = lane.changed(target="none")
+    assert (plain.target, plain.priority) == (None, 940)
+    with pytest.raises(OptionError, match=r"^target: needs aging"):
+        lane.changed(aging=0)
+
+
+def test_a_cap_that_was_said_outlives_a_change_of_aging() -> None:
+    lane = Lane("x", target=30, aging_cap=2_000)
+    assert lane.changed(aging=4) == Lane("x", target=30, aging=4, aging_cap=2_000)
+
+
+def test_a_stored_target_that_the_priority_does_not_follow_is_dropped() -> None:
+    wire = Lane("x", target=30).to_wire()
+    assert Lane.from_wire(wire | {"priority": 7}).target is None
+    assert Lane.from_wire(wire | {"aging": 0}).target is None
+    assert Lane.from_wire(wire | {"aging_cap": 1}).target is None
+    assert Lane.from_wire(wire | {"priority": 940.000000000001}).target == 30
+
+
+def test_the_wait_objective_is_the_slo_or_else_the_target() -> None:
+    assert Lane("x").wait_objective is None
+    assert Lane("x", target="30s").wait_objective == 30
+    assert Lane("x", target="30s", slo="250ms").wait_objective == 0.25
+
+
+# --- on the wire ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lane", [Lane("x"), full_lane(), Lane("x", target=0.123456)])
 def test_a_lane_survives_the_wire(lane: Lane) -> None:
     wire = json.loads(json.dumps(lane.to_wire()))
     assert Lane.from_wire(wire) == lane

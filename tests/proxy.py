@@ -70,7 +70,11 @@ class Link:
         self.is_subscribed = False
 
     async def run(self) -> None:
-        server_reader, self.server_writer = await self.proxy.open_upstream()
+        try:
+            server_reader, self.server_writer = await self.proxy.open_upstream()
+        except OSError:
+            self.close(reset=True)  # the server is away: no connection to it, and none to here
+            return
         pumps = [
             asyncio.ensure_future(self.pump_calls()),
             asyncio.ensure_future(self.pump_replies(server_reader)),

@@ -1,0 +1,98 @@
+"""Every test of the list of faults, long ones too: how each ended, and how long it took."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+_ROOT: Final = Path(__file__).parents[2]
+_NAME: Final = re.compile(r"test_fault_([A-L]\d+)_?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One test of one fault.
+
+    Attributes:
+        fault: its id in the list of faults.
+        test: the test, with its file.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        seconds: how long it took.
+        reason: why it did not pass.
+    """
+
+    fault: str
+    test: str
+    outcome: str
+    seconds: float
+    reason: str
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it did not fail; one that was skipped has a reason."""
+        return self.outcome != "failed"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values of JSON."""
+        return asdict(self)
+
+
+def run(*, progress: Callable[[str], None], arguments: Iterable[str] = ()) -> list[Row]:
+    """Run all tests of faults and return what became of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "junit.xml"
+        progress("every fault test, the long ones too")
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "--long", "-k", "test_fault_"),
+            *("-p", "no:randomly", f"--junitxml={found}", *arguments),
+        ]
+        subprocess.run(command, cwd=_ROOT, stdout=sys.stderr, check=False)
+        return sorted(read(found.read_text()), key=_order)
+
+
+def read(xml: str) -> list[Row]:
+    """Read pytest's own report."""
+    rows = []
+    for case in ET.fromstring(xml).iter("testcase"):
+        match = _NAME.match(case.get("name", ""))
+        if not match:
+            continue
+        outcome, reason = "passed", ""
+        for child in case:
+            if child.tag in {"failure", "error", "skipped"}:
+                outcome = "skipped" if child.tag == "skipped" else "failed"
+                reason = (child.get("message") or "").splitlines()[0][:200]
+        rows.append(
+            Row(
+                fault=match[1],
+                test=f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}",
+                outcome=outcome,
+                seconds=round(float(case.get("time", "0")), 1),
+                reason=reason,
+            )
+        )
+    return rows
+
+
+def _order(row: Row) -> tuple[str, int, str]:
+    return row.fault[0], int(row.fault[1:]), row.test
+
+
+def show(rows: list[Row], console: Console) -> None:
+    """Print the list of faults."""
+    table = Table(title="Faults", title_justify="left")
+    for title in ("fault", "test", "outcome", "seconds", "reason"):
+        table.add_column(title, justify="right" if title == "seconds" else "left")
+    for row in rows:
+        table.add_row(row.fault, row.test, row.outcome, f"{row.seconds:.1f}", row.reason)
+    console.print(table)

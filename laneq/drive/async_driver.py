@@ -40,6 +40,8 @@ from laneq.drive.persist import (
     persist,
 )
 from laneq.drive.refusals import Lost, timed_out, trouble, unavailable
+from laneq.drive.route import Route
+from laneq.drive.switches import SWITCHED, SwitchListener
 from laneq.errors import StoreError
 
 T = TypeVar("T")
@@ -93,6 +95,10 @@ class AsyncDriver:
         self._prefix = prefix
         self._state = ServerState(patience_s, on_disconnect)
         self._on_connect = on_connect
+        self._route = Route(prefix)
+        self._switches: SwitchListener | None = None
+        if address.has_sentinels:
+            self._switches = SwitchListener(address, self._route, client_name, self._switched)
         self._listeners: dict[bytes, list[Listener]] = {}
         self._subscribers: dict[tuple[bytes, Callable[[bytes], None]], Listener] = {}
         self._start_afresh()
@@ -106,6 +112,8 @@ class AsyncDriver:
         self._guard: AsyncGenerator[None] | None = None
         self._stay: object | None = None
         self.blocking_wires: set[BlockingWire] = set()
+        if self._switches is not None:
+            self._switches.forget()
 
     async def __aenter__(self) -> Self:
         return self
@@ -276,6 +284,8 @@ class AsyncDriver:
             raise unavailable(self.address, "the driver is in use by another event loop")
         wire.has_listeners = bool(self._listeners)
         self._wire = wire
+        if self._switches is not None:
+            self._switches.begin()
         self._state.over()
         if self._on_connect is not None:
             self._on_connect()
@@ -293,7 +303,9 @@ class AsyncDriver:
         on_lost: Callable[[AsyncWire, Lost], None],
     ) -> AsyncWire:
         """Return one more connection of this driver's kind; the caller closes it."""
-        writer, leftover = await open_stream(self.address, self.client_name, timeout_s=timeout_s)
+        writer, leftover = await open_stream(
+            self.address, self.client_name, timeout_s=timeout_s, route=self._route
+        )
         return AsyncWire(
             writer,
             leftover,
@@ -310,6 +322,11 @@ class AsyncDriver:
             self._state.begin(trouble(self.address, lost), time.monotonic())
             self._tell_listeners(lost)
 
+    def _switched(self) -> None:
+        """Leave a server that is not the master any more."""
+        for wire in self._wires():
+            wire.give_up(SWITCHED)
+
     async def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
             self._leave_loop()
@@ -322,7 +339,7 @@ class AsyncDriver:
 
     def _leave_loop(self) -> None:
         """Forget a loop that is not the running one, and end its connections there."""
-        loop, wires = self._loop, self._wires()
+        loop, wires = self._loop, self._all_wires()
         blocking = self.blocking_wires
         self._start_afresh()
         self.blocking_wires = blocking
@@ -336,12 +353,21 @@ class AsyncDriver:
         found = [self._wire, *(each.wire for each in self.blocking_wires)]
         return [wire for wire in found if wire is not None]
 
+    def _all_wires(self) -> list[AsyncWire]:
+        """Return all connections, the one to a sentinel included."""
+        listening = self._switches.wire if self._switches is not None else None
+        return self._wires() if listening is None else [*self._wires(), listening]
+
     async def _shut(self) -> None:
         self._loop = self._stay = None
         tasks = [task for task in (self._connecting, self._keeper) if task is not None]
+        wires = self._all_wires()
+        if self._switches is not None:
+            if self._switches.task is not None:
+                tasks.append(self._switches.task)
+            self._switches.forget()
         for task in tasks:
             task.cancel()
-        wires = self._wires()
         self._wire = self._connecting = self._keeper = None
         for wire in wires:
             wire.close()
@@ -353,8 +379,8 @@ class AsyncDriver:
 
     def _begin_child(self) -> None:
         """Forget, in a forked child, what belongs to the parent."""
-        _INHERITED.append((self._wires(), self._guard))
-        for wire in self._wires():
+        _INHERITED.append((self._all_wires(), self._guard))
+        for wire in self._all_wires():
             wire.disown()
         self._start_afresh()
         self._listeners.clear()

@@ -184,7 +184,7 @@ class AsyncWire(asyncio.Protocol):
     def retire(self) -> None:
         """Take no further call, and close when those in flight have been answered."""
         self._is_retiring = True
-        self._on_lost(self, Lost("the server has become a replica"))
+        self._on_lost(self, Lost("another server has to be asked"))
         if not self._waiters:
             self.close()
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from laneq.drive.persist import TROUBLE, pack, pack_call
-from laneq.drive.refusals import Lost, trouble, word_of
+from laneq.drive.refusals import ELSEWHERE, Lost, trouble, word_of
 from laneq.errors import RedisUnavailable, StoreError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _MARGIN_S: Final = 5.0
 _UNBLOCK_AGAIN_S: Final = 0.01
 
 #: How a server that has become a replica answers a blocking pop.
-_DEMOTED: Final = frozenset({"UNBLOCKED", "READONLY"})
+_DEMOTED: Final = frozenset({"UNBLOCKED", *ELSEWHERE})
 
 
 class BlockingWire:
@@ -117,6 +117,8 @@ class BlockingWire:
                 self._close()
             raise trouble(self._driver.address, reply)
         if popped.result().__class__ in TROUBLE:
+            if word_of(popped.result()) in _DEMOTED:
+                self._close()
             self.pop_error = trouble(self._driver.address, popped.result())
         return call.read(reply)
 

@@ -8,8 +8,10 @@ without I/O, says what to do next and is told what came of it:
   first try took effect is unknown, so a `once` call is stamped: each try has a
   session key and a number of its own, and a repeat names those of the try before.
   The script looks whether that one was applied.
-- The server will answer soon (LOADING, READONLY and the like): repeated with
-  growing pauses until patience runs out.
+- The server will answer soon (LOADING and the like): repeated with growing pauses
+  until patience runs out.
+- Another server will take it (READONLY, MOVED and the like): likewise, each time on
+  a connection made anew, to whichever server is the right one by then.
 
 Patience is spent per outage, not per call: calls made when it is spent try once.
 So a short restart is ridden out, and a long one does not make each call slow.
@@ -35,9 +37,9 @@ import hiredis
 from laneq.calls.call import Call
 from laneq.drive.address import Address
 from laneq.drive.refusals import (
+    ELSEWHERE,
     NOSCRIPT,
     PASSING,
-    READONLY,
     Lost,
     trouble,
     word_of,
@@ -349,15 +351,15 @@ def persist(
             state.begin(error, began)
             pause_s = backoff_s(tries)
             tries += 1
-            if word == READONLY:
+            if word in ELSEWHERE:
                 wire.retire()
                 asked.session = None
             if state.left_s() <= pause_s:
                 raise error
             yield Pause(pause_s)
-            if word == READONLY:
+            if word in ELSEWHERE:
                 if is_pinned:
-                    return Lost("the server has become a replica")
+                    return Lost(f"another server has to be asked: {word}")
                 wire = yield Fresh()
         reply = yield Send(wire, asked.pack_for(wire, prefix))
     if asked.session is not None:

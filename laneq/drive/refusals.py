@@ -19,10 +19,20 @@ NOSCRIPT: Final = "NOSCRIPT"
 READONLY: Final = "READONLY"
 
 #: The server will answer soon, or another one will: a call is worth repeating at once.
-PASSING: Final = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", READONLY, "TRYAGAIN"})
+PASSING: Final = frozenset(
+    {
+        "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "NOREPLICAS", READONLY,
+        "TRYAGAIN",
+    }
+)  # fmt: skip
+
+#: This server will not take it, but another one may: look for the master, or for the node of
+#: the cluster, anew. The old connection is of no use any more.
+ELSEWHERE: Final = frozenset({"CLUSTERDOWN", "MASTERDOWN", "MOVED", "NOREPLICAS", READONLY})
 
 #: What the words mean for the operator: whether the state can pass, and what to do.
 _ADVICE: Final = {
+    "ASK": (True, "The cluster is moving the namespace to another node: wait until it is done."),
     "BUSY": (
         True,
         "A script is running for too long; another client's, since laneq's are bounded.",
@@ -33,7 +43,7 @@ _ADVICE: Final = {
     "LOADING": (True, "Redis is reading its data: wait until it has started."),
     "MASTERDOWN": (True, "This replica has lost its master: wait for the failover."),
     "MISCONF": (True, "Redis cannot write its snapshot: look at its log and its disk."),
-    "MOVED": (False, "laneq needs one Redis, or all of a namespace on one node of a cluster."),
+    "MOVED": (True, "Another node of the cluster has the namespace now: it is looked for."),
     "NOAUTH": (False, "Put a password into the address: redis://:PASSWORD@host:port/0."),
     "NOPERM": (False, "Give this user the commands and keys that laneq needs (ACL SETUSER)."),
     "NOREPLICAS": (True, "Too few replicas are in reach: see min-replicas-to-write."),
@@ -109,6 +119,8 @@ def not_connected(address: Address, error: Exception, timeout_s: float) -> Store
         word = word or "LOADING"
     elif not isinstance(error, theirs.ResponseError):
         return unavailable(address, text)
+    if "cluster mode" in text:
+        text = f"{text.rstrip('.')}: a cluster has database 0 only, leave /N out of the address"
     return refused(address, word or "ERR", f"{word} {text}" if word else text)
 
 

@@ -36,6 +36,8 @@ from laneq.drive.persist import (
     persist,
 )
 from laneq.drive.refusals import Lost, timed_out, trouble, unavailable
+from laneq.drive.route import Route
+from laneq.drive.switches import SwitchWatch
 from laneq.drive.sync_wire import SyncWire
 from laneq.errors import StoreError
 
@@ -81,6 +83,10 @@ class SyncDriver:
         self._client_name = client_name
         self._on_connect = on_connect
         self._state = ServerState(patience_s, on_disconnect)
+        self._route = Route(prefix)
+        self._switches = (
+            SwitchWatch(address, self._route, client_name) if address.has_sentinels else None
+        )
         self._live: weakref.WeakSet[SyncWire] = weakref.WeakSet()
         self._start_afresh()
         _DRIVERS.add(self)
@@ -99,6 +105,8 @@ class SyncDriver:
         self._state.over()
         for wire in inherited:
             wire.close()
+        if self._switches is not None:
+            self._switches.begin_child()
 
     def __enter__(self) -> Self:
         return self
@@ -167,12 +175,19 @@ class SyncDriver:
 
     def close(self) -> None:
         """Close all connections that are idle now, and those in use when they are given back."""
+        self._drop_pool()
+        if self._switches is not None:
+            self._switches.close()
+
+    def _drop_pool(self) -> None:
         idle, self._idle = self._idle, []
         _close_all(idle)
 
     # --- the pool -------------------------------------------------------------------
 
     def _take(self) -> SyncWire:
+        if self._switches is not None and self._switches.has_switched():
+            self._drop_pool()
         try:
             return self._idle.pop()
         except IndexError:
@@ -219,7 +234,9 @@ class SyncDriver:
                 self._waiting -= 1
 
     def _open(self, timeout_s: float) -> SyncWire:
-        sock = open_socket(self.address, self._client_name, timeout_s=timeout_s)
+        sock = open_socket(self.address, self._client_name, timeout_s=timeout_s, route=self._route)
+        if self._switches is not None:
+            self._switches.begin()
         forget = weakref.WeakMethod(self._forget)
 
         def on_close(wire: SyncWire) -> None:
@@ -236,7 +253,7 @@ class SyncDriver:
             self._state.over()
         home = wire.home
         home.append(wire)
-        # Proof that none is left open: `close` puts a new list first and empties the
+        # Proof that none is left open: `_drop_pool` puts a new list first and empties the
         # old one then; here the wire is put, then the list compared. One sees the other.
         if home is not self._idle:
             _close_all(home)

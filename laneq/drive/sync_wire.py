@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import ssl
 import struct
@@ -149,6 +150,14 @@ class SyncWire:
         except BaseException:
             self.close()
             raise
+
+    def has_news(self) -> bool:
+        """Return at once whether `heard` has something to read, were it the connection's end."""
+        if self.pushed or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
 
     def heard(self, wait_s: float) -> Any:
         """Return the next message of a subscribed channel.

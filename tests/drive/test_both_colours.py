@@ -248,7 +248,6 @@ def test_hooks_hear_of_an_outage_once_and_of_each_connection(
     [
         ("OOM command not allowed when used memory > 'maxmemory'.", True, "free memory"),
         ("MISCONF Redis is configured to save RDB snapshots", True, "disk"),
-        ("NOREPLICAS Not enough good replicas to write.", True, "min-replicas-to-write"),
         ("NOPERM this user has no permissions", False, "ACL SETUSER"),
         ("NOAUTH Authentication required.", False, "password"),
         ("CROSSSLOT Keys in request don't hash to the same slot", False, "single Redis"),
@@ -270,7 +269,9 @@ def test_a_refusal_has_the_servers_word_and_what_to_do(
     assert proxied.call(echo("on")) == b"on"
 
 
-@pytest.mark.parametrize("word", ["LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN"])
+@pytest.mark.parametrize(
+    "word", ["LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN", "ASK"]
+)
 def test_a_server_that_will_be_ready_soon_is_waited_for(
     proxied: Driven, proxy: Proxy, word: str
 ) -> None:
@@ -279,23 +280,42 @@ def test_a_server_that_will_be_ready_soon_is_waited_for(
     assert all(shot.is_set() for shot in shots)
 
 
-def test_a_server_that_loads_for_longer_than_patience_refuses(
-    colour: Colour, proxy: Proxy, namespace: str
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ("LOADING Redis is loading the dataset in memory", "wait until it has started"),
+        ("NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
+        ("MOVED 1234 127.0.0.1:6381", "Another node"),
+        ("ASK 1234 127.0.0.1:6381", "moving"),
+    ],
+)
+def test_a_state_that_lasts_longer_than_patience_is_a_refusal(
+    colour: Colour, proxy: Proxy, namespace: str, reply: str, says: str
 ) -> None:
     driven = colour.open(proxy.url, namespace, patience_s=0.0)
     driven.call(echo("connected"))
-    proxy.answer_next("LOADING Redis is loading the dataset in memory", "EVALSHA")
-    with pytest.raises(RedisRefused) as caught:
+    proxy.answer_next(reply, "EVALSHA")
+    with pytest.raises(RedisRefused, match=says) as caught:
         driven.call(echo("?"))
-    assert (caught.value.word, caught.value.is_retryable) == ("LOADING", True)
+    assert (caught.value.word, caught.value.is_retryable) == (reply.split(maxsplit=1)[0], True)
 
 
-def test_a_server_that_became_a_replica_is_looked_up_again(
-    proxied: Driven, proxy: Proxy, counter: Counter
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "READONLY You can't write against a read only replica.",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "NOREPLICAS Not enough good replicas to write.",
+        "CLUSTERDOWN Hash slot not served",
+        "MOVED 1234 127.0.0.1:6381",
+    ],
+)
+def test_a_server_that_is_the_wrong_one_by_now_is_looked_up_again(
+    proxied: Driven, proxy: Proxy, counter: Counter, reply: str
 ) -> None:
     proxied.call(counter.count_once())
     before = proxied.command("CLIENT", "ID")
-    proxy.answer_next("READONLY You can't write against a read only replica.", "EVALSHA")
+    proxy.answer_next(reply, "EVALSHA")
     assert proxied.call(counter.count_once()) == 2
     assert proxied.command("CLIENT", "ID") != before
     soon(lambda: proxy.connections == 1)

@@ -11,7 +11,7 @@ import click
 from laneq import histogram
 from laneq.calls import lanes as lane_calls
 from laneq.calls import stats
-from laneq.calls.lanes import LaneInForce, LanesInForce
+from laneq.calls.lanes import LanesInForce
 from laneq.cli.confirm import ask_before
 from laneq.cli.group import NounGroup, data_options
 from laneq.cli.output import (
@@ -31,6 +31,7 @@ from laneq.cli.status import Status
 from laneq.errors import UnknownLane
 from laneq.model import BALANCE, EVENTS, LaneView
 from laneq.options import WIRE_NAMES, Lane
+from laneq.precedence import Rule, Standing, standing
 
 #: What --window takes → seconds.
 _WINDOWS: Final = {"1m": 60, "5m": 300, "1h": 3600}
@@ -154,7 +155,7 @@ def show(settings: Settings, lane: str) -> None:
     declared = _options(in_force.declared[lane])
     settings_now = _options(in_force.wire(lane))
     overridden = {o: v for o, v in settings_now.items() if WIRE_NAMES[o] in _over(in_force, lane)}
-    meaning = _against_all(in_force, lane)
+    meaning = standing(lane, rules_of(in_force))
     if settings.wants_json:
         print_json(
             {
@@ -163,7 +164,8 @@ def show(settings: Settings, lane: str) -> None:
                 "declared": declared,
                 "overridden": overridden,
                 "windows": [_window_json(s, spread) for s, spread in spreads.items()],
-                "order": meaning,
+                "order": {m.other: m.text for m in meaning.meetings},
+                "standing": _standing_json(meaning),
             }
         )
         return
@@ -174,9 +176,9 @@ def show(settings: Settings, lane: str) -> None:
     _print_spreads(spreads)
     click.echo()
     _print_counts(view)
-    if meaning:
-        click.echo("\nOrder")
-        print_fields([(f"  {other}", text) for other, text in meaning.items()])
+    if meaning.meetings:
+        click.echo(f"\nOrder. {meaning.text}")
+        print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
 
 
 def _over(lanes_: LanesInForce, lane: str) -> Mapping[str, Any]:
@@ -290,38 +292,42 @@ def _print_counts(view: LaneView) -> None:
 # --- what a priority means --------------------------------------------------
 
 
-def _against_all(lanes_: LanesInForce, name: str) -> dict[str, str]:
-    own = lanes_.lane(name)
-    return {other.name: against(own, other) for other in lanes_.lanes if other.name != name}
-
-
-def against(own: LaneInForce, other: LaneInForce) -> str:
-    """Say in words which of two lanes' jobs go first (behaviour: order)."""
-    if own.priority == other.priority:
-        return _level(own, other)
-    first, second = (own, other) if own.priority > other.priority else (other, own)
-    gap = first.priority - second.priority
-    if second.aging_cap <= gap or second.aging_per_us <= 0:
-        return (
-            f"Jobs of {first.name} always go first, however long those of {second.name} have "
-            "waited."
+def rules_of(lanes_: LanesInForce) -> list[Rule]:
+    """Return what decides of the order of lanes, as it is in force."""
+    rules = []
+    for name in lanes_.names:
+        lane = Lane.from_wire(lanes_.wire(name))
+        rules.append(
+            Rule(
+                lane=name,
+                priority=lane.priority,
+                aging=lane.aging,
+                aging_cap=lane.aging_cap,
+                reserve=lane.reserve,
+                max_running=lane.max_running,
+            )
         )
-    seconds = gap / second.aging_per_us / 1e6
-    return (
-        f"A new job of {first.name} goes first; one of {second.name} that has waited "
-        f"{duration(seconds)} goes before a new one of {first.name}."
-    )
+    return rules
 
 
-def _level(own: LaneInForce, other: LaneInForce) -> str:
-    if (own.aging_per_us, own.aging_cap) == (other.aging_per_us, other.aging_cap):
-        return f"Level with {other.name}: the job that became ready first goes first."
-    faster = max((own, other), key=lambda lane: (lane.aging_per_us, lane.aging_cap))
-    slower = other if faster is own else own
-    return (
-        f"Level with {other.name} at first; while they wait, jobs of {faster.name} gain on those "
-        f"of {slower.name}."
-    )
+def _standing_json(meaning: Standing) -> dict[str, Any]:
+    return {
+        "text": meaning.text,
+        "full_after_s": meaning.full_after_s,
+        "sure_after_s": meaning.sure_after_s,
+        "starved_by": list(meaning.starved_by),
+        "against": [
+            {
+                "lane": m.other,
+                "overtakes_new_after_s": m.overtakes_new_after_s,
+                "overtaken_after_s": m.overtaken_after_s,
+                "sure_after_s": m.sure_after_s,
+                "starves_behind_s": m.starves_behind_s,
+                "text": m.text,
+            }
+            for m in meaning.meetings
+        ],
+    }
 
 
 # --- steer ------------------------------------------------------------------

@@ -27,13 +27,13 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from laneq.wording import duration as duration  # noqa: PLC0414  words beside words
+
 #: Wider than any row: in a pipe nothing is wrapped.
 _PIPE_WIDTH: Final = 100_000
 
 #: What is left of a column that may be cut.
 _NARROWEST: Final = 6
-
-_MINUTE: Final = 60.0
 
 
 # --- tables -----------------------------------------------------------------
@@ -152,22 +152,6 @@ def milliseconds(value: float | None) -> str:
     if value is None:
         return "-"
     return duration(value / 1e3)
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration for people: ``21.3 ms``, ``4.2 s``, ``3m20s``, ``2h05m``, ``6d03h``."""
-    if seconds is None:
-        return "-"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < _MINUTE:
-        return f"{seconds:.3g} s"
-    for unit, part, big, small in ((3600, 60, "m", "s"), (86400, 3600, "h", "m")):
-        if seconds < unit:
-            whole = round(seconds)
-            return f"{whole // part}{big}{whole % part * 60 // part:02d}{small}"
-    whole = round(seconds)
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
 def instant(at: float | None) -> str:

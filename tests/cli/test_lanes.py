@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from laneq.calls.lanes import LaneInForce
-from laneq.cli.lanes import against
 from tests.cli.conftest import Commands
 from tests.stage import Stage
 
@@ -108,39 +106,24 @@ def test_show_of_an_unknown_lane_lists_the_known_ones(laneq: Commands, stage: St
     assert "Did you mean 'urgent'?" in answer.err
 
 
-def lane(name: str, priority: float, aging: float = 2, cap: float = 800) -> LaneInForce:
-    return LaneInForce(
-        name=name,
-        priority=priority,
-        aging_per_us=aging / 1e6,
-        aging_cap=cap,
-        is_paused=False,
-        lease_us=15_000_000,
-        dead_max=-1,
-        dead_age_us=-1,
-        reserve=0,
-        max_running=-1,
-    )
+def test_show_says_what_the_priority_means_against_each_other_lane(laneq: Commands, stage: Stage):
+    shown = laneq.json("lanes", "show", "batch", schema="lane")
+    assert list(shown["order"]) == ["critical", "urgent", "normal"]
+    by_lane = {one["lane"]: one for one in shown["standing"]["against"]}
+    assert by_lane["normal"]["overtakes_new_after_s"] == 45
+    assert by_lane["normal"]["starves_behind_s"] == 355
+    assert by_lane["urgent"]["overtakes_new_after_s"] is None
+    assert shown["standing"]["sure_after_s"] is None
+    assert shown["standing"]["starved_by"] == ["critical", "urgent", "normal"]
+    text = laneq.out("lanes", "show", "batch")
+    assert "Order. The wait has no bound: critical, urgent and normal can keep" in text
+    assert "Overtakes new jobs of normal after 45 s." in text
 
 
-def test_a_gap_that_aging_closes_is_told_in_seconds():
-    told = against(lane("normal", 100), lane("batch", 10))
-    assert told == (
-        "A new job of normal goes first; one of batch that has waited 45 s goes before a new one "
-        "of normal."
-    )
-    assert told == against(lane("batch", 10), lane("normal", 100))
-
-
-@pytest.mark.parametrize("lower", [lane("low", 100), lane("low", 200), lane("low", 900, aging=0)])
-def test_a_gap_that_aging_cannot_close_is_told_as_always(lower: LaneInForce):
-    told = against(lane("high", 1000), lower)
-    assert told == "Jobs of high always go first, however long those of low have waited."
-
-
-def test_lanes_of_equal_priority_are_told_as_level():
-    assert "became ready first" in against(lane("a", 5), lane("b", 5))
-    assert "jobs of b gain" in against(lane("a", 5), lane("b", 5, aging=3))
+def test_show_of_the_first_lane_says_that_nothing_holds_it_back(laneq: Commands, stage: Stage):
+    shown = laneq.json("lanes", "show", "critical", schema="lane")
+    assert shown["standing"]["sure_after_s"] == 0
+    assert shown["order"]["batch"] == "Is never overtaken by batch."
 
 
 # --- set, reset, pause, resume ---

@@ -13,6 +13,7 @@ double can hold (fault E1).
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -551,6 +552,8 @@ class Retry:
         _whole("max_attempts", self.max_attempts, low=1, high=1_000_000)
         if not callable(self.backoff):
             _one_of("backoff", self.backoff, BACKOFF_NUMBERS)
+        elif inspect.iscoroutinefunction(self.backoff):
+            raise OptionError("backoff", f"must be a plain function, not {self.backoff!r}")
         object.__setattr__(self, "base", _seconds("base", self.base, low=0))
         object.__setattr__(self, "cap", _seconds("cap", self.cap, low=0))
         _flag("jitter", self.jitter)
@@ -601,7 +604,9 @@ class Retry:
             return self._backoff_s(self.backoff, attempt, rng), None
         try:
             delay = _seconds("backoff", self.backoff(attempt), low=0)
-        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        except BaseException as error:  # noqa: BLE001  a user's function may raise anything
+            # What is no Exception too: sys.exit() there would take the worker down, and
+            # the job with it.
             problem = _sentence(error)
         else:
             return delay, None
@@ -652,7 +657,7 @@ class Retry:
 def _sentence(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:500]
-    except Exception:  # noqa: BLE001  a __str__ may raise anything
+    except BaseException:  # noqa: BLE001  a __str__ may raise anything
         return f"{type(error).__name__} (its text cannot be shown)"
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import random
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -357,6 +358,11 @@ class Unprintable(Exception):
         raise ValueError("no text")
 
 
+def ends_the_program(_: int) -> float:
+    """Raise what no ``except Exception`` catches."""
+    raise KeyboardInterrupt
+
+
 def raises_unprintable(_attempt: int) -> float:
     raise Unprintable
 
@@ -373,6 +379,8 @@ def raises_unprintable(_attempt: int) -> float:
         lambda _: None,
         lambda _: True,
         lambda: 1.0,
+        sys.exit,
+        ends_the_program,
     ],
 )
 def test_fault_g3_a_broken_backoff_function_gives_the_default_delay_and_says_so(
@@ -382,6 +390,14 @@ def test_fault_g3_a_broken_backoff_function_gives_the_default_delay_and_says_so(
     assert delay == 4
     assert problem is not None
     assert problem.startswith("backoff function failed after attempt 3")
+
+
+def test_a_coroutine_function_is_no_backoff() -> None:
+    async def later(attempt: int) -> float:
+        return attempt
+
+    with pytest.raises(OptionError, match=r"^backoff: must be a plain function"):
+        Retry(backoff=later)  # type: ignore[arg-type]
 
 
 def test_jitter_draws_evenly_from_zero_to_the_backoff() -> None:

@@ -2,7 +2,8 @@
 
 Started with the number of the socket. Messages are msgpack arrays, one after the other. From
 the worker: ``["begin", sys.path, home...]`` once, then ``["run", job...]``. To the worker:
-``["progress", bytes]`` and ``["ended", kind, number, body, error, problem, children]``.
+``["begun"]`` when a job's function is called, ``["progress", bytes]``, and
+``["ended", kind, number, body, error, problem, children]``.
 
 The child leads a process group of its own, so that what it started ends with it. It takes no
 order to stop but the worker's: INT and TERM are passed over, and when the worker is gone,
@@ -19,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -109,7 +111,7 @@ def find_task(module: str, qualname: str, name: str) -> RunnableTask:
     candidates = [found]
     for value in vars(imported).values():
         tasks = getattr(value, "tasks", None)
-        if isinstance(tasks, dict):
+        if isinstance(tasks, Mapping):
             candidates.append(tasks.get(name))
     for candidate in candidates:
         if getattr(candidate, "name", None) == name and hasattr(candidate, "options"):
@@ -178,6 +180,8 @@ def run(order: Order, line: Line, home: Home | None) -> Verdict:
     )
     try:
         args, kwargs = codec.decode_call(record.payload)
+        # The start of the process and its imports are none of the job's time.
+        line.send("begun")
         with running(job):
             if plan.is_coroutine:
                 value = run_coroutine(plan.function, *args, **kwargs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from datetime import timedelta
 
@@ -72,3 +74,47 @@ async def survive(seconds: float) -> None:
     """Sleep, in as many attempts as its workers need."""
     with noted():
         await asyncio.sleep(seconds)
+
+
+@app.task(name="spin", lane=LANE)
+async def spin(seconds: float) -> None:
+    """Compute in Python for long, in the event loop."""
+    with noted():
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+
+
+@app.task(name="block", lane=LANE)
+async def block(seconds: float) -> None:
+    """Sleep in the event loop, which stands still meanwhile."""
+    with noted():
+        time.sleep(seconds)
+
+
+def say_who(seconds: float, fails: str) -> str:
+    """Take this long and return the name of the worker, or raise where it is that of `fails`."""
+    with noted():
+        name = os.environ["LANEQ_FAULT_WHO"]
+        if name == "A":
+            time.sleep(seconds)
+        if name == fails:
+            raise ValueError(name)
+    return name
+
+
+@app.task(name="who_async", lane=LANE)
+async def who_async(seconds: float, fails: str) -> str:
+    """As `say_who`, in the loop; returns although it is cancelled."""
+    with noted():
+        name = os.environ["LANEQ_FAULT_WHO"]
+        if name == "A":
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(seconds)
+        if name == fails:
+            raise ValueError(name)
+    return name
+
+
+who_thread = app.task(name="who_thread", lane=LANE)(say_who)
+who_process = app.task(name="who_process", lane=LANE, executor="process")(say_who)

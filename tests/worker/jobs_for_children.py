@@ -38,6 +38,13 @@ async def coroutine(n: int) -> int:
     return n + 1
 
 
+def _plain(n: int) -> int:
+    return n * 2
+
+
+bound_to_another_name = app.task(name="children.bound", executor="process")(_plain)
+
+
 @app.task(name="children.poison", executor="process", retry=Retry(3, base=0.001))
 def poison() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

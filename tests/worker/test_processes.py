@@ -53,6 +53,13 @@ async def test_a_job_in_a_child_sees_its_arguments_and_itself(crew: Crew, app: L
     }  # fmt: skip
 
 
+async def test_a_function_whose_task_has_another_name_is_found_in_a_child(
+    crew: Crew, app: LaneQ
+) -> None:
+    await crew.start(app)
+    assert await (await tasks.bound_to_another_name.aenqueue(21)).aresult(20) == 42
+
+
 async def test_children_are_reused_and_as_many_as_run_at_a_time(crew: Crew, app: LaneQ) -> None:
     await crew.start(app, slots=2)
     jobs = [await tasks.describe.aenqueue() for _ in range(20)]

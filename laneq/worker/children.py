@@ -33,6 +33,7 @@ class Child(asyncio.Protocol):
 
     Attributes:
         token: what the caller knows its job by; None while it has none.
+        is_doomed: it is to be killed, or was; one that is not started yet never is.
     """
 
     def __init__(self, pool: Children) -> None:
@@ -42,6 +43,8 @@ class Child(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self.process: subprocess.Popen[bytes] | None = None
         self.token: Any = None
+        self.is_doomed = False
+        self.on_begun: Callable[[], None] | None = None
         self.on_progress: Callable[[bytes], None] | None = None
 
     def spawn(self) -> socket.socket:
@@ -68,6 +71,7 @@ class Child(asyncio.Protocol):
 
     def kill(self) -> None:
         """Kill the process and what it started."""
+        self.is_doomed = True
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -88,6 +92,9 @@ class Child(asyncio.Protocol):
             if kind == "progress":
                 if self.on_progress is not None:
                     self.on_progress(rest[0])
+            elif kind == "begun":
+                if self.on_begun is not None:
+                    self.on_begun()
             elif kind == "ended":
                 self._pool.ended(self, _verdict(rest))
 
@@ -152,11 +159,25 @@ class Children:
         self._starting: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    def start(self, token: Any, order: Order, on_progress: Callable[[bytes], None]) -> None:
-        """Run a job in a child."""
+    def start(
+        self,
+        token: Any,
+        order: Order,
+        *,
+        on_begun: Callable[[], None],
+        on_progress: Callable[[bytes], None],
+    ) -> None:
+        """Run a job in a child.
+
+        Args:
+            token: what the caller knows the job by.
+            order: the job.
+            on_begun: told when its function is called, the process is there and has imported it.
+            on_progress: told what it reports.
+        """
         child = self._idle.pop() if self._idle else self._open()
         child.token = token
-        child.on_progress = on_progress
+        child.on_begun, child.on_progress = on_begun, on_progress
         self._busy[id(token)] = child
         child.send("run", *order)
 
@@ -173,6 +194,9 @@ class Children:
         return child
 
     async def _connect(self, child: Child) -> None:
+        if child.is_doomed:
+            self.lost(child)
+            return
         try:
             sock = child.spawn()
             await self._loop.create_unix_connection(lambda: child, sock=sock)
@@ -195,7 +219,8 @@ class Children:
 
     def ended(self, child: Child, verdict: Verdict) -> None:
         """Take in the outcome of a child's job."""
-        token, child.token, child.on_progress = child.token, None, None
+        token, child.token = child.token, None
+        child.on_begun = child.on_progress = None
         if self._busy.pop(id(token), None) is not None and not self._is_closed:
             self._idle.append(child)
         self._deliver(token, verdict)

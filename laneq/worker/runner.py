@@ -55,6 +55,10 @@ Reason = Literal["timeout", "cancel", "lost", "drain"]
 #: Seconds that a job which was told to end may take for it before it counts as stuck.
 STUCK_AFTER_S: Final = 1.0
 
+#: Seconds that a child process may take to start and to import the task. They are none of
+#: the job's time: an import may take longer than the job.
+BEGIN_LIMIT_S: Final = 120.0
+
 #: How long a job waits before it is offered again, when this worker does not know its
 #: task, or cannot read its payload since a newer laneq wrote it. Microseconds.
 UNKNOWN_TASK_US: Final = 5_000_000
@@ -324,11 +328,11 @@ class Runner:
     def _launch(self, run: Run, record: bytes, payload: bytes) -> None:
         """Have the function called."""
         plan = run.plan
-        if plan.timeout_s is not None:
-            run.timer = self._loop.call_later(plan.timeout_s, self.stop, run, "timeout")
         if plan.executor == "process":
             self._send_to_child(run, record)
             return
+        if plan.timeout_s is not None:
+            run.timer = self._loop.call_later(plan.timeout_s, self.stop, run, "timeout")
         try:
             args, kwargs = ((), {}) if payload == _NO_ARGS else codec.decode_call(payload)
         except UnknownEnvelope as error:
@@ -377,8 +381,34 @@ class Runner:
             lanes=list(self.lanes),
             max_payload=self._app.max_payload,
         )
+        run.timer = self._loop.call_later(BEGIN_LIMIT_S, self._did_not_begin, run)
+        self._children.start(
+            run,
+            order,
+            on_begun=partial(self._begun_in_child, run),
+            on_progress=partial(self._note_progress, run.fence),
+        )
+
+    def _begun_in_child(self, run: Run) -> None:
+        """Take in that a child calls the function now: its time begins."""
+        if run.is_over:
+            return
         run.began = _monotonic()
-        self._children.start(run, order, partial(self._note_progress, run.fence))
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if run.plan.timeout_s is not None:
+            run.timer = self._loop.call_later(run.plan.timeout_s, self.stop, run, "timeout")
+
+    def _did_not_begin(self, run: Run) -> None:
+        """Kill a child that has not come to call the function; its death is told like any."""
+        if not run.is_over:
+            log.warning(
+                "job %s of task %s: its child process has not imported the task within %g s, "
+                "and is killed",
+                run.id, run.plan.task, BEGIN_LIMIT_S,
+            )  # fmt: skip
+            self._children.kill(run)
 
     # --- the end ----------------------------------------------------------------------
 

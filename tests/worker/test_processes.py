@@ -12,10 +12,13 @@ import psutil
 import pytest
 
 from laneq import JobCancelled, JobFailed, LaneQ, State
+from laneq.worker.child import Home, Order
+from laneq.worker.children import Children
 from tests.worker.conftest import Crew, info, soon
 
 # By its own name, as a child process imports it.
 tasks = importlib.import_module("tests.worker.jobs_for_children")
+slow = importlib.import_module("tests.worker.slow_to_import")
 
 
 @pytest.fixture
@@ -142,6 +145,42 @@ async def test_a_time_out_kills_the_child_and_what_it_started(
         await job.aresult(20)
     assert caught.value.type == "JobTimeout"
     await gone(await pids_of(tmp_path / "pids"))
+
+
+async def test_the_start_of_a_child_and_its_imports_are_none_of_the_jobs_time(
+    crew: Crew, url: str, namespace: str
+) -> None:
+    app: LaneQ = slow.app
+    app.override(url=url, namespace=namespace)
+    crew.closing(app)
+    await crew.start(app)
+    assert await (await slow.quick.aenqueue()).aresult(30) == "quick"
+
+
+async def test_a_child_that_does_not_come_to_the_job_is_killed(
+    crew: Crew, url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laneq.worker.runner.BEGIN_LIMIT_S", 0.2)
+    app: LaneQ = slow.app
+    app.override(url=url, namespace=namespace)
+    crew.closing(app)
+    await crew.start(app)
+    with pytest.raises(JobFailed, match="worker lost: its process was killed by signal 9"):
+        await (await slow.quick.aenqueue()).aresult(30)
+
+
+async def test_a_child_that_is_killed_before_it_is_started_never_is(app: LaneQ) -> None:
+    told: list[object] = []
+    home = Home(app.address, app.namespace)
+    children = Children(asyncio.get_running_loop(), home, deliver=lambda *end: told.append(end))
+    order = Order("no.such.module", "f", "f", b"f\n", "id", "normal", 1, 0, 1, None, [], 1)
+    token = object()
+    children.start(token, order, on_begun=lambda: told.append("begun"), on_progress=told.append)
+    children.kill(token)
+    await soon(lambda: told)
+    assert told == [(token, "was not started")]
+    assert children.alive == 0
+    await children.aclose()
 
 
 async def test_fault_H3_a_cancelled_child_is_killed_at_once(

@@ -10,7 +10,7 @@ Namespace-wide keys (permanent, bounded by what is open):
 state      hash    clock, config (JSON rows of the lanes), due and sweep hints
 lanes      hash    lane → declaration (JSON), as published by apps
 overrides  hash    lane → what an operator set (JSON)
-tasks      hash    task → ``lane max_attempts kind base_us cap_us`` as published
+tasks      hash    task → ``lane max_attempts kind base_us cap_us jitter`` as published
 jobs       hash    id → record: head that Lua reads, newline, opaque payload
 runs       hash    id → the run line, from the first claim to the end
 history    hash    id → ended attempts that were not the last word

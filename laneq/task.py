@@ -652,6 +652,7 @@ class Task(Generic[P, R_co, V_co]):
             kind=BACKOFF_NUMBERS[kind],
             base_us=retry.base_us,
             cap_us=retry.cap_us,
+            jitter=int(retry.jitter),
         )
 
 

@@ -89,7 +89,7 @@ def _number(text: str) -> float:
 class PublishedTask:
     """What is known of a task without its code: its lane and its rule for crashes.
 
-    `kind` is 0 for fixed, 1 for linear and 2 for exponential backoff.
+    `kind` is 0 for fixed, 1 for linear and 2 for exponential backoff; `jitter` is 0 or 1.
     """
 
     lane: str
@@ -97,17 +97,19 @@ class PublishedTask:
     kind: int
     base_us: int
     cap_us: int
+    jitter: int = 1
 
     def to_line(self) -> str:
         """Return the form that the claim script reads."""
-        return f"{self.lane} {self.max_attempts} {self.kind} {self.base_us} {self.cap_us}"
+        numbers = (self.max_attempts, self.kind, self.base_us, self.cap_us, self.jitter)
+        return " ".join((self.lane, *map(str, numbers)))
 
     @classmethod
     def from_line(cls, line: str) -> PublishedTask:
         """Read the form that `to_line` writes."""
         lane, *numbers = line.split(" ")
-        most, kind, base, cap = (int(number) for number in numbers)
-        return cls(lane, most, kind, base, cap)
+        # Later versions may say more.
+        return cls(lane, *(int(number) for number in numbers[:5]))
 
 
 def _rows(config: bytes) -> tuple[LaneInForce, ...]:

@@ -11,7 +11,8 @@ local function crash_policy(id, run)
   local record = redis.call("HGET", jobs_key, id)
   local head = record and head_of(record) or "?"
   local published = redis.call("HGET", tasks_key, run.task) or ""
-  local most, kind, base, cap = string.match(published, "^%S+ (%d+) (%d+) (%d+) (%d+)")
+  local most, kind, base, cap, jitter =
+    string.match(published, "^%S+ (%d+) (%d+) (%d+) (%d+) ?(%d?)")
   most = option_of(head, "m") or tonumber(most or "3")
   kind = option_of(head, "k") or tonumber(kind or "2")
   base = option_of(head, "f") or tonumber(base or "1000000")
@@ -25,7 +26,7 @@ local function crash_policy(id, run)
   delay = math.min(delay, cap)
   -- Full jitter, as in a worker. Scripts get the same random numbers each time
   -- unless they are seeded; one seed a call, so that jobs lost together part.
-  if option_of(head, "j") ~= 0 then
+  if (option_of(head, "j") or tonumber(jitter or "1")) ~= 0 then
     if not is_seeded then math.randomseed(now % 2147483647) end
     is_seeded = true
     delay = math.floor(delay * math.random())

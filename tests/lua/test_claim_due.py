@@ -215,7 +215,7 @@ def test_the_backoff_stays_finite_after_a_million_attempts(stage):
     lost_at = stage.now()
     stage.worker("v").claim(is_look=True)
     assert stage.places("scheduled") == {"a": lost_at + 600 * SECOND}
-    stage.allowed = {"attempts of a lane", "attempts of a task"}
+    stage.allow("attempts of a lane", "attempts of a task")
 
 
 def test_the_last_attempt_that_is_lost_makes_a_dead_letter(stage):
@@ -244,6 +244,15 @@ def test_what_a_task_has_published_holds_where_the_job_says_nothing(bare):
     bare.worker("v").claim(free=0, is_look=True)
     assert bare.state("a") == "dead"
     assert bare.state("b") == "waiting"
+
+
+def test_the_backoff_that_a_task_has_published_is_exact_without_jitter(bare):
+    bare.publish(tasks={"t": PublishedTask("normal", 9, 0, 7 * SECOND, 9 * SECOND, jitter=0)})
+    bare.put("a")
+    lose(bare, "a")
+    lose(bare, "a", worker="v")
+    bare.worker("x").claim(free=0, is_look=True)
+    assert bare.places("scheduled") == {"a": bare.now() + 7 * SECOND}
 
 
 def test_failures_and_losses_spend_the_same_attempts(stage):
@@ -295,7 +304,7 @@ def test_a_lease_of_a_job_that_has_neither_line_nor_body_ends_as_a_letter(stage)
     stage.worker("v").claim(is_look=True)
     assert stage.state("a") == "dead"
     assert stage.counts()["missing"] == 1
-    stage.allowed = {"no body", "balance of a task", "attempts of a task"}
+    stage.allow("no body", "balance of a task", "attempts of a task")
 
 
 def test_leases_that_end_together_come_back_a_hundred_a_call_and_lane(stage):

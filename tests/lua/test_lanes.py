@@ -64,6 +64,8 @@ def test_tasks_are_published_beside_the_lanes(bare):
     task = PublishedTask("batch", 5, 1, 2_000_000, 9_000_000)
     bare.publish(tasks={"shop.tasks.charge": task, "ünï": task})
     assert PublishedTask.from_line(read(bare, "ünï").task_line) == task
+    assert PublishedTask.from_line("batch 5 1 2000000 9000000") == task, "of an older version"
+    assert PublishedTask.from_line("batch 5 1 2000000 9000000 1 2") == task, "of a newer one"
     assert read(bare, "other").task_line == ""
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any, NoReturn
 
-from laneq import LaneQ, Retry
+from laneq import LaneQ, Retry, current_job
 from tests.faults.body import lanes, noted
 
 app = LaneQ(lanes=lanes())
@@ -32,3 +38,120 @@ async def touch() -> None:
     """Note that it has run."""
     with noted():
         pass
+
+
+# --- attempts -------------------------------------------------------------------------
+
+
+@app.task(name="poison", lane=LANE)
+async def poison() -> None:
+    """Kill the worker that runs it."""
+    with noted():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _hog() -> None:
+    with noted():
+        held = []
+        while True:
+            held.append(bytes(random.randbytes(1_000_000) * 20))
+            await asyncio.sleep(0.02)
+
+
+@app.task(name="hog", lane=LANE)
+async def hog() -> None:
+    """Take more and more memory."""
+    await _hog()
+
+
+@app.task(name="process_hog", lane=LANE, executor="process")
+async def process_hog() -> None:
+    """Take more and more memory, in a child process."""
+    await _hog()
+
+
+@app.task(name="errand", lane=LANE, retry=Retry(10, base=0.1))
+async def errand() -> str:
+    """Do some good; bear to be beside what kills the worker."""
+    with noted():
+        await asyncio.sleep(0.01)
+    return "done"
+
+
+SCRIPTED = Retry(5, backoff="fixed", base=1.0, jitter=False)
+
+
+def _play(steps: list[str]) -> str:
+    step = steps[current_job().attempt - 1]
+    if step == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == "raise":
+        raise ValueError("as the script says")
+    return step
+
+
+@app.task(name="scripted", lane=LANE, retry=SCRIPTED, timeout=1)
+async def scripted(steps: list[str]) -> str:
+    """Do in each attempt what the script says, in the loop."""
+    with noted():
+        step = _play(steps)
+        if step == "timeout":
+            await asyncio.sleep(60)
+    return step
+
+
+@app.task(name="process_scripted", lane=LANE, retry=SCRIPTED, timeout=1, executor="process")
+def process_scripted(steps: list[str]) -> str:
+    """Do in each attempt what the script says, in a child process."""
+    with noted():
+        step = _play(steps)
+        if step == "timeout":
+            time.sleep(60)
+    return step
+
+
+@app.task(name="stubborn", lane=LANE, retry=Retry(200, base=0.001, cap=0.01))
+async def stubborn() -> None:
+    """Fail at each of 200 attempts."""
+    with noted():
+        raise ValueError("no")
+
+
+def _interrupt(attempt: int) -> NoReturn:
+    raise KeyboardInterrupt(attempt)
+
+
+BACKOFFS: dict[str, Any] = {
+    "raises": lambda _: 1 / 0,
+    "exits": lambda _: sys.exit(3),
+    "interrupts": _interrupt,
+    "nan": lambda _: float("nan"),
+    "negative": lambda _: -1,
+    "text": lambda _: "x",
+    "overflows": lambda attempt: 10.0 ** (400 * attempt),
+}
+
+
+def _with_backoff(name: str) -> None:
+    retry = Retry(2, backoff=BACKOFFS[name], base=0.01)
+
+    @app.task(name=f"backoff_{name}", lane=LANE, retry=retry)
+    async def fails() -> None:
+        with noted():
+            raise ValueError("no")
+
+    @app.task(name=f"thread_backoff_{name}", lane=LANE, retry=retry)
+    def fails_in_thread() -> None:
+        with noted():
+            raise ValueError("no")
+
+
+for _name in BACKOFFS:
+    _with_backoff(_name)
+
+
+@app.task(name="process_backoff", lane=LANE, executor="process", retry=Retry(2, backoff=_interrupt))
+def process_backoff() -> None:
+    """Fail in a child process, with a backoff function that raises no Exception."""
+    with noted():
+        raise ValueError("no")

@@ -199,8 +199,10 @@ if outcome_n > 0 then
         end
       else
         local number, body = tonumber(ARGV[at + OUTCOME_NUMBER]), ARGV[at + OUTCOME_BODY]
-        local letters = slow().dead_max_of(i)
-        slow().settle(i, id, slow().read_run(line), kind, number, body, letters)
+        local letters, run = slow().dead_max_of(i), slow().read_run(line)
+        -- What the attempt of a job that is cancelled has enqueued is discarded too.
+        if run.is_cancelled then settled[j] = nil end
+        slow().settle(i, id, run, kind, number, body, letters)
       end
     end
   end

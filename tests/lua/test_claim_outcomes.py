@@ -302,13 +302,19 @@ def test_children_of_an_outcome_reported_twice_exist_once(stage):
     assert stage.counts()["enqueued"] == 2
 
 
-def test_children_of_a_cancelled_job_are_not_lost_with_its_result(stage):
-    # They were enqueued by the attempt that ran: its own outcome is what is discarded.
-    worker = running(stage, "a")
+@pytest.mark.parametrize("kind", ["succeeded", "retried", "dead", "snoozed"])
+def test_children_of_a_job_whose_cancel_was_confirmed_do_not_exist(stage, kind):
+    # Its worker had not heard of the cancel when it reported how the attempt ended.
+    worker = running(stage, "a", "b")
     stage.cancel("a")
-    worker.claim(free=0, outcomes=[worker.ended("a", number=1, children=[new("c")])])
+    ends = [
+        worker.ended("a", kind, number=1, body=ERROR, children=[new("c")]),
+        worker.ended("b", children=[new("d")]),
+    ]
+    worker.claim(free=0, outcomes=ends)
     assert stage.state("a") == "cancelled"
-    assert stage.state("c") == "waiting"
+    assert stage.state("c") is None
+    assert stage.state("d") == "waiting"
 
 
 # --- announcements ----------------------------------------------------------

@@ -14,13 +14,19 @@ from tests.faults.field import Field
 
 NewField = Callable[..., Field]
 
+#: Seconds that a test may take unless it says otherwise, or is `long`.
+_LIMIT_S = 180
 
+
+@pytest.hookimpl(trylast=True)  # the long ones have their time by then
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test in this folder."""
+    """Mark every test in this folder, and give it time for a loaded machine."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.fault)
             item.add_marker(pytest.mark.slow)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_LIMIT_S))
 
 
 @pytest.fixture

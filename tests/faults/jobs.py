@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
+from typing import Any, Final
 
 from laneq import LaneQ, Retry, current_job
 from tests.faults.body import lanes, noted
@@ -89,7 +93,7 @@ async def spin(seconds: float) -> None:
 async def block(seconds: float) -> None:
     """Sleep in the event loop, which stands still meanwhile."""
     with noted():
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251  what it is for
 
 
 def say_who(seconds: float, fails: str) -> str:
@@ -118,3 +122,72 @@ async def who_async(seconds: float, fails: str) -> str:
 
 who_thread = app.task(name="who_thread", lane=LANE)(say_who)
 who_process = app.task(name="who_process", lane=LANE, executor="process")(say_who)
+
+
+@app.task(name="family_nap", lane=LANE, executor="process")
+def family_nap(seconds: float) -> str:
+    """Wait for a program that sleeps."""
+    with noted():
+        subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"], check=True)
+    return "slept"
+
+
+@app.task(name="parent", lane=LANE)
+async def parent(seconds: float) -> list[str]:
+    """Enqueue two jobs late, one with the outcome and one at once; return the ids."""
+    with noted():
+        await asyncio.sleep(seconds)
+        return [current_job().enqueue(nap.call(0.01)).id, (await nap.aenqueue(0.01)).id]
+
+
+# --- bodies that their time-out has to end, each in its own way (fault J1) --------------------
+
+LIMITED: Final[dict[str, Any]] = {"lane": LANE, "timeout": 2, "retry": ONCE}
+
+
+@app.task(name="stuck_thread", **LIMITED)
+def stuck_thread(seconds: float) -> str:
+    """Sleep where no exception reaches it, and pass over the one that waits; returns late."""
+    with noted(), contextlib.suppress(BaseException):
+        time.sleep(seconds)
+    return "late"
+
+
+@app.task(name="spinning_thread", **LIMITED)
+def spinning_thread(seconds: float) -> None:
+    """Compute in Python without end."""
+    with noted():
+        while True:
+            pass
+
+
+@app.task(name="waiting", **LIMITED)
+async def waiting(seconds: float) -> None:
+    """Sleep in the loop."""
+    with noted():
+        await asyncio.sleep(seconds)
+
+
+@app.task(name="stubborn", **LIMITED)
+async def stubborn(seconds: float) -> str:
+    """Pass over every cancel; returns late."""
+    until = time.monotonic() + seconds
+    with noted():
+        while time.monotonic() < until:
+            with contextlib.suppress(BaseException):
+                await asyncio.sleep(until - time.monotonic())
+    return "late"
+
+
+@app.task(name="waiting_process", executor="process", **LIMITED)
+def waiting_process(seconds: float) -> None:
+    """Wait for a program."""
+    with noted():
+        subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"], check=True)
+
+
+@app.task(name="deaf_process", executor="process", **LIMITED)
+def deaf_process(seconds: float) -> None:
+    """Sleep in native code that never lets go of the GIL."""
+    with noted():
+        ctypes.PyDLL(None).sleep(int(seconds))

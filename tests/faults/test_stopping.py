@@ -1,0 +1,153 @@
+"""Faults J2 and J3: stopping a worker loses no job and runs none twice."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from laneq import State
+from tests.faults.conftest import NewField
+from tests.faults.field import FACTOR, Field, L, WorkerProcess, is_alive, two_sizes, wait_until
+from tests.faults.test_workers_that_die import needs_namespaces
+
+#: PID 1 without a container: it has no default actions for signals, and adopts orphans.
+PID_1 = ("unshare", "--pid", "--fork", "--kill-child")
+
+#: Seconds that a worker on a loaded machine may take to wind up, beside what its jobs take.
+SPARE_S = FACTOR * 1.0
+
+
+def environment_of(loop: str, folder: Path) -> dict[str, str]:
+    """Return variables under which a worker has this kind of event loop."""
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+        return {}
+    hiding = folder / "without_uvloop"
+    hiding.mkdir(exist_ok=True)
+    (hiding / "uvloop.py").write_text("raise ImportError")
+    return {"PYTHONPATH": f"{hiding}:{Path(__file__).parents[2]}"}
+
+
+def stop(worker: WorkerProcess, number: str) -> float:
+    """Send a signal by name, and return when."""
+    getattr(worker, number)()
+    return time.monotonic()
+
+
+@needs_namespaces
+@two_sizes("short_s, grace_s", ci=(1.0, 2.0), full=(5.0, 10.0))
+@pytest.mark.parametrize(
+    ("number", "loop", "kind"),
+    [
+        pytest.param("term", "uvloop", "thread_nap"),
+        pytest.param("int", "asyncio", "family_nap"),
+        pytest.param("term", "asyncio", "nap"),
+        pytest.param("term", "asyncio", "thread_nap", marks=pytest.mark.long),
+        pytest.param("int", "uvloop", "thread_nap", marks=pytest.mark.long),
+        pytest.param("int", "asyncio", "thread_nap", marks=pytest.mark.long),
+        pytest.param("term", "uvloop", "family_nap", marks=pytest.mark.long),
+        pytest.param("term", "asyncio", "family_nap", marks=pytest.mark.long),
+        pytest.param("int", "uvloop", "family_nap", marks=pytest.mark.long),
+        pytest.param("int", "uvloop", "nap", marks=pytest.mark.long),
+    ],
+)
+def test_fault_J2_a_worker_that_is_pid_1_stops_in_its_grace_and_hands_back_what_does_not_end(
+    field: Field, number: str, loop: str, kind: str, short_s: float, grace_s: float
+) -> None:
+    environment = environment_of(loop, field.folder)
+
+    def start(lanes: str) -> WorkerProcess:
+        return field.worker(grace=grace_s, lanes=lanes, before=PID_1, environment=environment)
+
+    def took_s(worker: WorkerProcess, since: float, within_s: float) -> float:
+        assert worker.wait(within_s) == 0
+        return time.monotonic() - since
+
+    task = getattr(field.tasks, kind)
+    # Three workers at a time, each with a lane of its own: one with a job that ends in its
+    # grace, one with a job that does not, and one that has nothing to do.
+    ends, does_not, idle = start("urgent"), start("normal"), start("batch")
+    assert "(pid 1," in ends.text
+    short = task.using(lane="urgent").enqueue(short_s)
+    long = task.using(lane="normal").enqueue(60)
+    field.until_started(2)
+    # A worker that has tasks for child processes keeps one of these warm.
+    members = 2 if kind == "family_nap" else 1
+    family = wait_until(
+        lambda: found if len(found := does_not.family()) == members else [], what="its children"
+    )
+
+    began = stop(idle, number)
+    assert took_s(idle, began, 20) < SPARE_S
+
+    began = stop(ends, number)
+    ends.until("no further jobs")
+    later = field.tasks.nap.using(lane="urgent").enqueue(0.01)
+    assert took_s(ends, began, 60) < short_s + 1 + SPARE_S
+    assert short.result(0) == "slept"
+    assert later.state() is State.WAITING
+    assert field.starts(later.id) == []
+
+    elsewhere = field.worker(slots=4)
+    began = stop(does_not, number)
+    _, again = wait_until(
+        lambda: found if len(found := field.starts(long.id)) == 2 else [], grace_s + 10
+    )
+    handed_back_after_s = time.monotonic() - began
+    assert grace_s - 0.1 < handed_back_after_s < grace_s + 1 + SPARE_S
+    assert again.attempt == 1, "being handed back spends no attempt"
+    assert took_s(does_not, began, 60) < grace_s + 1.5 + SPARE_S
+    assert [process for process in family if is_alive(process)] == []
+    assert long.info().attempt == 1
+    (lane,) = (row for row in field.laneq_json("lanes") if row["name"] == "normal")
+    assert lane["counts"]["handed_back"] == 1
+    assert later.result(10) == "slept"
+    assert psutil.pid_exists(elsewhere.pid)
+
+
+@two_sizes("lease, run_s", ci=(2.0, 7.0), full=(L, 20.0))
+def test_fault_J3_a_job_is_kept_and_its_end_recorded_while_its_worker_stops(
+    new_field: NewField, lease: float, run_s: float
+) -> None:
+    field = new_field(lease=lease)
+    worker = field.worker(grace=60)
+    job = field.tasks.parent.enqueue(run_s)
+    field.until_started(1)
+    field.worker()
+    time.sleep(1)
+    worker.term()
+    deadlines = set()
+    leases = field.keys.of_lane("leases", "normal")
+    while (deadline := field.raw.zscore(leases, job.id)) is not None:
+        assert deadline > field.now_us(), "the lease ran out"
+        deadlines.add(deadline)
+        time.sleep(0.05)
+    assert worker.wait() == 0
+    assert len(deadlines) > 2 * run_s / lease, "renewed too rarely"
+    children = job.result(0)
+    field.until_settled(children)
+    ids = [job.id, *children]
+    field.assert_once(ids)
+    assert field.assert_conserved(ids) == {State.SUCCEEDED: 3}
+    assert len(field.places()) == 3
+
+
+def test_fault_J3_jobs_that_end_as_their_worker_stops_are_all_done_once(field: Field) -> None:
+    worker = field.worker(slots=100, grace=20)
+    ends_at = time.monotonic() + 2
+    jobs = []
+    for n in range(100):
+        left_s = ends_at - time.monotonic()
+        jobs.append(field.tasks.nap.enqueue(left_s + (n % 20 - 10) * 0.01))
+    field.worker(slots=100)
+    time.sleep(max(0.0, ends_at - time.monotonic()))
+    worker.term()
+    assert worker.wait() == 0
+    ids = [job.id for job in jobs]
+    assert field.states(ids) == {State.SUCCEEDED: 100}
+    field.assert_once(ids)
+    assert field.assert_conserved(ids) == {State.SUCCEEDED: 100}
+    assert {entry.pid for entry in field.starts()} == {worker.pid}

@@ -1,0 +1,100 @@
+"""Fault J1: a time-out ends what it can, and what it cannot end takes no slot with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psutil
+
+from laneq import Job, State
+from tests.faults.field import FACTOR, Field, WorkerProcess, is_alive, two_sizes, wait_until
+
+#: Bodies that do not end in their 2 s; see `tests.faults.jobs`.
+BODIES = (
+    "stuck_thread",
+    "spinning_thread",
+    "waiting",
+    "stubborn",
+    "waiting_process",
+    "deaf_process",
+)
+
+#: Those that a time-out ends at once; the others it gives up a second later.
+ENDED = frozenset(BODIES) - {"stuck_thread", "stubborn"}
+
+
+def seconds() -> Iterator[int]:
+    """Yield the number of each second from now on, at its beginning."""
+    began = time.monotonic()
+    n = 0
+    while True:
+        time.sleep(max(0.0, began + n - time.monotonic()))
+        yield n
+        n += 1
+
+
+def size_of(worker: WorkerProcess) -> tuple[int, int]:
+    """Return how many threads and how many child processes a worker has."""
+    return psutil.Process(worker.pid).num_threads(), len(worker.family())
+
+
+def run_four_of_each(field: Field) -> None:
+    """Have a job in each of four slots, of each executor; fails where fewer run at a time."""
+    for kind in ("nap", "thread_nap", "process_nap"):
+        jobs = [getattr(field.tasks, kind).enqueue(1) for _ in range(4)]
+        field.until_settled(job.id for job in jobs)
+        starts = [entry.at_us for job in jobs for entry in field.starts(job.id)]
+        ends = [entry.at_us for entry in field.runlog("end") if entry.id in {j.id for j in jobs}]
+        assert max(starts) < min(ends), f"{kind}: not all four at a time"
+
+
+@two_sizes("feed_s, body_s", ci=(6, 6), full=(120, 60))
+def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
+    field: Field, feed_s: int, body_s: int
+) -> None:
+    worker = field.worker(slots=4)
+    run_four_of_each(field)
+    at_first = size_of(worker)
+    stuck: list[tuple[str, Job[object]]] = []
+    quick: list[Job[object]] = []
+    for n in seconds():
+        if n == feed_s:
+            break
+        body = BODIES[n % len(BODIES)]
+        stuck.append((body, getattr(field.tasks, body).enqueue(body_s)))
+        quick.append(field.tasks.nap.enqueue(0))
+        (shown,) = field.laneq_json("workers")
+        assert shown["slots"] == 4
+    ids = [job.id for _, job in stuck] + [job.id for job in quick]
+    field.until_settled(ids)
+    late = {job.id for body, job in stuck if body not in ENDED}
+    # What could not be ended goes on, and ends by itself.
+    wait_until(lambda: late <= {entry.id for entry in field.runlog("end")}, body_s + 10)
+
+    for body, job in stuck:
+        view = job.info()
+        assert view.error is not None
+        assert (view.state, view.error.type) == (State.DEAD, "JobTimeout"), body
+        assert view.started_at is not None
+        assert view.ended_at is not None
+        assert 1.9 < view.ended_at - view.started_at < 2 + FACTOR * 1, body
+    for job in quick:
+        view = job.info()
+        assert view.state is State.SUCCEEDED
+        assert view.started_at is not None
+        assert view.enqueued_at is not None
+        assert view.started_at - view.enqueued_at < 5
+    field.assert_once(ids)
+    counts = field.assert_conserved(ids)
+    assert counts == {State.DEAD: feed_s, State.SUCCEEDED: feed_s}
+    assert worker.count("did not end when it was told to (timeout)") == len(late)
+
+    run_four_of_each(field)
+    wait_until(lambda: size_of(worker) <= at_first, what="threads and processes as at first")
+    (shown,) = field.laneq_json("workers")
+    assert (shown["slots"], shown["running"]) == (4, 0)
+    family = worker.family()
+    worker.term()
+    assert worker.wait() == 0
+    assert [process for process in family if is_alive(process)] == []

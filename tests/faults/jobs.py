@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from laneq import LaneQ, Retry, current_job
@@ -138,6 +139,25 @@ async def parent(seconds: float) -> list[str]:
     with noted():
         await asyncio.sleep(seconds)
         return [current_job().enqueue(nap.call(0.01)).id, (await nap.aenqueue(0.01)).id]
+
+
+def hold(path: str) -> None:
+    """Run until this file is there."""
+    with noted():
+        while not Path(path).exists():
+            time.sleep(0.02)
+
+
+@app.task(name="hold_async", lane=LANE)
+async def hold_async(path: str) -> None:
+    """As `hold`, in the loop."""
+    with noted():
+        while not Path(path).exists():
+            await asyncio.sleep(0.02)
+
+
+hold_thread = app.task(name="hold_thread", lane=LANE)(hold)
+hold_process = app.task(name="hold_process", lane=LANE, executor="process")(hold)
 
 
 # --- bodies that their time-out has to end, each in its own way (fault J1) --------------------

@@ -69,6 +69,10 @@ def list_(settings: Settings, *, lane: str | None, task: str | None, limit: int)
         if has_more:
             note(f"there are more than these {limit:,}: see --limit, --lane and --task")
     if wanted.was_cut:
+    for name, depth in zip(lanes, present, strict=True):
+        dropped = depth.counts.get("dropped", 0)
+        if dropped:
+            note(f"{dropped:,} older letters of lane {name} were dropped (dead_max, dead_age)")
         note(f"only the first {MOST:,} letters of each lane were looked at")
 
 

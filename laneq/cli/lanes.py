@@ -155,11 +155,13 @@ def show(settings: Settings, lane: str) -> None:
     declared = _options(in_force.declared[lane])
     settings_now = _options(in_force.wire(lane))
     overridden = {o: v for o, v in settings_now.items() if WIRE_NAMES[o] in _over(in_force, lane)}
+    dropped = depth.counts.get("dropped", 0)
     meaning = standing(lane, rules_of(in_force))
     if settings.wants_json:
         print_json(
             {
                 **asdict(view),
+                "dead_dropped": dropped,
                 "settings": settings_now,
                 "declared": declared,
                 "overridden": overridden,
@@ -169,7 +171,7 @@ def show(settings: Settings, lane: str) -> None:
             }
         )
         return
-    _print_present(view)
+    _print_present(view, dropped)
     click.echo()
     _print_settings(declared, overridden, settings_now)
     click.echo()
@@ -209,7 +211,7 @@ def _percentiles(buckets: dict[int, int]) -> dict[str, float | None]:
     return {name: None if us is None else round(us / 1e3, 3) for name, us in found.items()}
 
 
-def _print_present(view: LaneView) -> None:
+def _print_present(view: LaneView, dropped: int) -> None:
     paused = ", paused: nothing of it starts" if view.paused else ""
     print_fields(
         [
@@ -218,13 +220,18 @@ def _print_present(view: LaneView) -> None:
             ("oldest", duration(view.oldest_wait_s)),
             ("scheduled", number(view.scheduled)),
             ("running", number(view.running)),
-            ("dead letters", number(view.dead)),
+            ("dead letters", _letters(view.dead, dropped)),
             ("arrivals", f"{compact(view.arrivals_per_s)} per s"),
             ("completions", f"{compact(view.completions_per_s)} per s"),
             ("reserve", f"{view.reserve}, recommended {number(view.reserve_recommended)}"),
             ("adherence", _share(view.priority_adherence)),
         ]
     )
+
+
+def _letters(kept: int, dropped: int) -> str:
+    """Return how many dead letters a lane has, and that some are gone."""
+    return f"{number(kept)}, and {dropped:,} older ones dropped" if dropped else number(kept)
 
 
 def _share(value: float | None) -> str:

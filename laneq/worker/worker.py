@@ -26,6 +26,7 @@ from laneq.keys import Keys
 from laneq.middleware import Middleware
 from laneq.options import Lane, WorkerOptions
 from laneq.worker.heartbeat import Heartbeat, Lost, Source
+from laneq.worker.letters import LetterWatch
 from laneq.worker.lines import Throttle, log
 from laneq.worker.loop import ClaimLoop, shortest_lease_us
 from laneq.worker.meter import Meter
@@ -137,6 +138,7 @@ class Worker:
 
     # --- start ------------------------------------------------------------------------
 
+        self._letters: LetterWatch
     async def start(self) -> None:
         """Connect, make lanes and tasks known, and begin to take jobs.
 
@@ -162,7 +164,7 @@ class Worker:
                 app,
                 self.slots,
                 meter=self._meter,
-                on_ended=lambda: self._claims.wake(),  # noqa: PLW0108  it is made below
+                on_ended=self._take_end,
                 on_progress=lambda run: self._progress.note(run),  # noqa: PLW0108  likewise
             )
             self._claims = ClaimLoop(
@@ -195,6 +197,7 @@ class Worker:
             raise
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
         self._loop_task.add_done_callback(self._loop_ended)
+            self._letters = LetterWatch(self._driver, app.keys, lambda: self._claims.lanes)
         self._is_started = True
         self.ready.set()
 
@@ -404,6 +407,13 @@ class Worker:
 
     def hurry(self) -> None:
         """End the grace: hand back what still runs."""
+    def _take_end(self) -> None:
+        """Take in that an outcome is to be reported, or a slot is free."""
+        ended = self.runner.ended
+        if ended and ended[-1].kind == "dead":
+            self._letters.note(ended[-1].lane)
+        self._claims.wake()
+
         self._hurry.set()
 
     async def until_asked_to_stop(self) -> None:
@@ -487,3 +497,4 @@ def _in_loop(loop: asyncio.AbstractEventLoop, function: Any, *args: Any) -> None
     """Have a function called in the loop, unless that has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)
+        self._letters.close()

@@ -44,6 +44,18 @@ def test_dead_letters_come_last_first_with_their_error(laneq: Commands, stage: S
     assert "more than these 1" in laneq("dead", "--limit", "1").err
 
 
+def test_the_list_says_how_many_letters_were_dropped(laneq: Commands, stage: Stage):
+    stage.set_lane("normal", {"dead_max": 1})
+    kill(stage, "a", "b", "c")
+    kill(stage, "d", lane="batch")
+    answer = laneq("dead")
+    assert "2 older letters of lane normal were dropped" in answer.err
+    assert "batch were dropped" not in answer.err
+    shown = laneq.json("lanes", "show", "normal", schema="lane")
+    assert (shown["dead"], shown["dead_dropped"]) == (1, 2)
+    assert "1, and 2 older ones dropped" in laneq.out("lanes", "show", "normal")
+
+
 def test_no_dead_letters_is_no_error(laneq: Commands, stage: Stage):
     answer = laneq("dead")
     assert (answer.status, answer.out) == (0, "")

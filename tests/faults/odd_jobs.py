@@ -155,3 +155,11 @@ def process_backoff() -> None:
     """Fail in a child process, with a backoff function that raises no Exception."""
     with noted():
         raise ValueError("no")
+
+
+@app.task(name="dies_unless", lane=LANE, retry=ONCE)
+async def dies_unless(path: str, number: int) -> int:
+    """Fail until a file is there."""
+    if not os.path.exists(path):  # noqa: PTH110  5,000 of them are to die soon
+        raise LookupError(f"number {number} finds nothing")
+    return number

@@ -40,6 +40,7 @@ def list_(settings: Settings, *, lane: str | None, task: str | None, limit: int)
     with opened(settings) as session:
         lanes = session.known_lanes((lane,) if lane else ())
         found = list_jobs(session, wanted, lanes=lanes, limit=limit + 1)
+        present = session.call(stats.depths(session.keys, lanes))
         now = session.now()
     has_more, found = len(found) > limit, found[:limit]
     if settings.wants_json:
@@ -68,11 +69,11 @@ def list_(settings: Settings, *, lane: str | None, task: str | None, limit: int)
         )
         if has_more:
             note(f"there are more than these {limit:,}: see --limit, --lane and --task")
-    if wanted.was_cut:
     for name, depth in zip(lanes, present, strict=True):
         dropped = depth.counts.get("dropped", 0)
         if dropped:
             note(f"{dropped:,} older letters of lane {name} were dropped (dead_max, dead_age)")
+    if wanted.was_cut:
         note(f"only the first {MOST:,} letters of each lane were looked at")
 
 

@@ -910,19 +910,27 @@ def _declared(value: Any) -> tuple[Lane, ...]:
 class WorkerOptions:
     """Options of a worker. Slots and reserves are per process.
 
+    With `max_slots` the worker sizes itself: its slots follow the wait objectives (`Lane.slo`) of
+    the lanes that it serves, see `laneq.elastic`. With `processes_max` so do its processes.
+
     Args:
-        concurrency: slots: jobs that run at a time in one process.
+        concurrency: slots: jobs that run at a time in one process; where the worker sizes
+            itself, those that it starts with.
         lanes: the lanes served; None for all.
         reserve: lane → slots kept for it, or ``"all"``; kept as numbers.
         grace: seconds that running jobs get to end after a stop signal.
         burst: whether to end when nothing is waiting.
         name: label shown to operators; None for the host's name.
-        processes: worker processes.
+        processes: worker processes; where `processes_max` is given, the fewest.
+        min_slots: fewest slots of a worker that sizes itself; None for `concurrency`. Where its
+            reserves need more, it has those.
+        max_slots: most slots of a worker that sizes itself; None for one that does not.
+        processes_max: most worker processes; None for `processes`.
         poll: seconds after which an idle worker looks although nothing woke it.
 
     Raises:
         OptionError: an option has a wrong type or value, the reserves need more slots than
-            there are, or a lane with a reserve is not served.
+            there are, a lane with a reserve is not served, or limits are the wrong way round.
     """
 
     concurrency: int = 10
@@ -932,12 +940,18 @@ class WorkerOptions:
     burst: bool = False
     name: str | None = None
     processes: int = 1
+    min_slots: int | None = None
+    max_slots: int | None = None
+    processes_max: int | None = None
     poll: Seconds = 1.0
 
     def __post_init__(self) -> None:
         """Check every option; keep times as seconds and reserves as numbers."""
         _whole("concurrency", self.concurrency, low=1, high=10_000)
         _whole("processes", self.processes, low=1, high=1_000)
+        if self.processes_max is not None:
+            _whole("processes_max", self.processes_max, low=self.processes, high=1_000)
+        self._check_limits()
         _flag("burst", self.burst)
         object.__setattr__(self, "grace", _seconds("grace", self.grace, low=0, high=7 * 86400.0))
         object.__setattr__(self, "poll", _seconds("poll", self.poll, low=0.01, high=60.0))
@@ -947,7 +961,24 @@ class WorkerOptions:
             object.__setattr__(self, "lanes", _lanes(self.lanes))
         object.__setattr__(self, "reserve", self._slots_by_lane())
 
+    def _check_limits(self) -> None:
+        if self.min_slots is not None:
+            _whole("min_slots", self.min_slots, low=1, high=10_000)
+            if self.max_slots is None:
+                raise OptionError("min_slots", "needs max_slots: up to how many may it grow?")
+        if self.max_slots is None:
+            return
+        _whole("max_slots", self.max_slots, low=1, high=10_000)
+        least = self.concurrency if self.min_slots is None else self.min_slots
+        if not least <= self.concurrency <= self.max_slots:
+            raise OptionError(
+                "concurrency",
+                f"is {self.concurrency}, but the worker may have {least} to {self.max_slots} "
+                "slots. Start it with a number between the two.",
+            )
+
     def _slots_by_lane(self) -> dict[str, int]:
+        most = self.capacity
         if not isinstance(self.reserve, Mapping):
             raise OptionError("reserve", f"must map lanes to slots, not {self.reserve!r}")
         found = {}
@@ -960,18 +991,34 @@ class WorkerOptions:
                     f"ever. Served: {', '.join(self.lanes)}.",
                 )
             if slots == "all":
-                found[lane] = self.concurrency
+                found[lane] = most
             else:
-                found[lane] = _whole(f"reserve {lane}", slots, low=0, high=self.concurrency)
+                found[lane] = _whole(f"reserve {lane}", slots, low=0, high=most)
         total = sum(found.values())
-        if total > self.concurrency:
+        if total > most:
             listed = ", ".join(f"{lane}={slots}" for lane, slots in found.items())
+            limit = "concurrency" if self.max_slots is None else "max_slots"
             raise OptionError(
                 "reserve",
-                f"{listed} needs {total} slots, but concurrency is {self.concurrency}. "
-                "Raise concurrency or reserve fewer.",
+                f"{listed} needs {total} slots, but {limit} is {most}. "
+                f"Raise {limit} or reserve fewer.",
             )
         return found
+
+    @property
+    def capacity(self) -> int:
+        """Most slots of one process."""
+        return self.concurrency if self.max_slots is None else self.max_slots
+
+    @property
+    def least_slots(self) -> int:
+        """Fewest slots of one process: what its reserves need is never given up.
+
+        Where all slots that it may have are reserved, the reserves shrink with it.
+        """
+        least = self.concurrency if self.min_slots is None else self.min_slots
+        reserved = sum(self.reserved.values())
+        return max(least, reserved) if reserved < self.capacity else least
 
     @property
     def reserved(self) -> dict[str, int]:

@@ -217,6 +217,11 @@ class Children:
         """Return how many children there are."""
         return len(self._idle) + len(self._busy)
 
+    def fit(self, most: int) -> None:
+        """End idle children while there are more than `most` in all."""
+        while self._idle and self.alive > most:
+            self._idle.pop().close()
+
     def ended(self, child: Child, verdict: Verdict) -> None:
         """Take in the outcome of a child's job."""
         token, child.token = child.token, None

@@ -346,7 +346,7 @@ class ClaimLoop:
                 calls = self._calls or await self._read_lanes()
                 if self._has_lost_lanes:
                     outcomes = self._of_known_lanes(outcomes, calls.lanes.names)
-                free = 0 if self._is_draining else self._slots.free
+                free = 0 if self._is_draining else max(0, self._slots.free)
                 asked = min(free, CLAIM_MAX)
                 reply = await self._driver.call(
                     calls.claim(

@@ -246,6 +246,11 @@ class Runner:
         if any(task.options.executor == "process" for task in self._app.tasks.values()):
             self._children.warm_up()
 
+    def fit(self, slots: int) -> None:
+        """End idle threads and child processes that so many slots have no use for."""
+        self._threads.fit(slots)
+        self._children.fit(slots)
+
     # --- the beginning ----------------------------------------------------------------
 
     def take(self, reply: ClaimReply) -> None:

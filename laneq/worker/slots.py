@@ -16,7 +16,9 @@ class Slots:
         reserve: lane → slots kept for it.
 
     Attributes:
-        free: slots without a job.
+        total: how many there are.
+        free: slots without a job; below 0 while more jobs run than a worker that gave slots up
+            has now.
         seats: lane → its seats, as claims report them.
     """
 
@@ -34,6 +36,11 @@ class Slots:
             seat = self.seats.setdefault(lane, Seats())
             seat.is_served = lane in served
             seat.reserve = self._reserve.get(lane, 0)
+
+    def resize(self, total: int) -> None:
+        """Have so many slots from now on; jobs that have theirs keep them until they end."""
+        self.free += total - self.total
+        self.total = total
 
     def give_back(self, lane: str) -> None:
         """Free the slot of a job of this lane."""

@@ -162,8 +162,11 @@ class Threads:
                 self._idle.append(thread)
             self._deliver(work.token, value, error)
 
+    def fit(self, most: int) -> None:
+        """End idle threads while there are more than `most` in all."""
+        while self._idle and self.alive > most:
+            self._idle.pop().give(None)
+
     def close(self) -> None:
         """End the threads that are idle; the others end with their call."""
-        for thread in self._idle:
-            thread.give(None)
-        self._idle.clear()
+        self.fit(0)

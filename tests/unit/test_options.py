@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import random
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
@@ -644,3 +645,40 @@ def test_options_can_be_handed_to_a_child_process() -> None:
     options = WorkerOptions(reserve={"urgent": 2})
     assert pickle.loads(pickle.dumps(options)) == options
     assert pickle.loads(pickle.dumps(full_lane())) == full_lane()
+
+
+def test_a_worker_that_sizes_itself_has_limits_around_its_first_slots() -> None:
+    options = WorkerOptions(concurrency=2, max_slots=32)
+    assert (options.least_slots, options.capacity) == (2, 32)
+    options = WorkerOptions(concurrency=8, min_slots=2, max_slots=32)
+    assert (options.least_slots, options.capacity) == (2, 32)
+    fixed = WorkerOptions(concurrency=8)
+    assert (fixed.least_slots, fixed.capacity) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"min_slots": 2}, "min_slots: needs max_slots"),
+        ({"max_slots": 8}, "concurrency: is 10, but the worker may have 10 to 8"),
+        ({"min_slots": 12, "max_slots": 20}, "concurrency: is 10, but the worker may have 12 to"),
+        ({"min_slots": 0, "max_slots": 20}, "min_slots: must be between 1"),
+        ({"max_slots": True}, "max_slots: must be a whole number"),
+        ({"processes": 4, "processes_max": 3}, "processes_max: must be between 4"),
+        ({"concurrency": 2, "max_slots": 4, "reserve": {"urgent": 5}}, "must be between 0 and 4"),
+        (
+            {"concurrency": 2, "max_slots": 4, "reserve": {"urgent": 3, "normal": 2}},
+            "needs 5 slots, but max_slots is 4. Raise max_slots",
+        ),
+    ],
+)
+def test_limits_of_a_worker_that_cannot_be_are_refused(given: dict[str, Any], what: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(what)):
+        WorkerOptions(**given)
+
+
+def test_a_worker_that_sizes_itself_keeps_what_its_reserves_need() -> None:
+    options = WorkerOptions(concurrency=2, max_slots=32, reserve={"urgent": 4, "normal": 1})
+    assert options.least_slots == 5
+    everything = WorkerOptions(concurrency=2, max_slots=32, reserve={"urgent": "all"})
+    assert (everything.reserved, everything.least_slots) == ({"urgent": 32}, 2)

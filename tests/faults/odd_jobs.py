@@ -163,3 +163,40 @@ async def dies_unless(path: str, number: int) -> int:
     if not os.path.exists(path):  # noqa: PTH110  5,000 of them are to die soon
         raise LookupError(f"number {number} finds nothing")
     return number
+
+
+# --- cancels --------------------------------------------------------------------------
+
+
+@app.task(name="thread_heeds", lane=LANE)
+def thread_heeds() -> str:
+    """Go on until somebody asks for the end."""
+    with noted():
+        job = current_job()
+        while not job.is_cancelled:
+            time.sleep(0.01)
+    return "returned"
+
+
+@app.task(name="thread_deaf", lane=LANE)
+def thread_deaf(path: str) -> str:
+    """Go on until a file is there, whatever is asked."""
+    with noted():
+        while not os.path.exists(path):  # noqa: PTH110
+            time.sleep(0.01)
+    return "returned"
+
+
+@app.task(name="process_sleeps", lane=LANE, executor="process")
+def process_sleeps(seconds: float) -> str:
+    """Sleep in a child process."""
+    with noted():
+        time.sleep(seconds)
+    return "slept"
+
+
+@app.task(name="fails_first", lane=LANE, retry=Retry(5, backoff="fixed", base=3600, jitter=False))
+async def fails_first() -> None:
+    """Fail, and be tried again in an hour."""
+    with noted():
+        raise ValueError("no")

@@ -21,10 +21,6 @@ from laneq.model import WorkerView
 #: A lane is far too late when its first job has waited for this many times its `slo`.
 TOO_OLD: Final = 10
 
-#: A worker that has not beaten for this many seconds serves no lane: it beats every 5 s or
-#: sooner, so it has missed two.
-SILENT_S: Final = 15.0
-
 #: Times that the lanes are read again because somebody changes them meanwhile.
 _READINGS: Final = 3
 
@@ -53,7 +49,7 @@ class LaneHealth:
 
     Attributes:
         paused: whether an operator has paused it: then nobody has to serve it.
-        workers: live workers that have a slot for it.
+        workers: live workers that work and have a slot for it.
         oldest_wait_s: how long its first job has waited; None where none waits.
         slo_s: its wait objective; None for none.
     """
@@ -130,11 +126,9 @@ def examine(keys: Keys, look: str) -> Plan[Health]:
     if error is not None:
         reasons.append(Reason("unreadable", None, f"the lanes cannot be read: {error}"))
     else:
-        listed: list[WorkerView] = yield workers.list_workers(keys)
-        now_s = depths[0].now_us / 1e6
-        alive = [worker for worker in listed if _is_alive(worker, now_s)]
-        found = tuple(_lanes(lanes, depths, alive))
-        reasons += _unserved(found, alive, listed)
+        alive = yield workers.list_workers(keys)
+        found = tuple(_lanes(lanes, depths, [worker for worker in alive if not worker.unwell]))
+        reasons += _unserved(found, alive)
         reasons += _late(found)
     return Health(
         can_enqueue=can_enqueue and not refused,
@@ -214,11 +208,6 @@ def _no_lanes(keys: Keys, lanes: LanesInForce) -> Reason:
 # --- who serves what ----------------------------------------------------------
 
 
-def _is_alive(worker: WorkerView, now_s: float) -> bool:
-    beat_at = worker.last_heartbeat_at
-    return beat_at is not None and now_s - beat_at <= SILENT_S
-
-
 def _serves(worker: WorkerView, lane: str) -> bool:
     """Return whether a worker has a slot that may take the lane's jobs."""
     if lane not in worker.lanes:
@@ -243,25 +232,24 @@ def _lanes(
         )
 
 
-def _unserved(
-    lanes: Sequence[LaneHealth], alive: Sequence[WorkerView], listed: Sequence[WorkerView]
-) -> Iterator[Reason]:
+def _unserved(lanes: Sequence[LaneHealth], alive: Sequence[WorkerView]) -> Iterator[Reason]:
     if not alive:
-        detail = "no live worker: nothing is run. Start one: laneq worker."
-        if listed:
-            names = ", ".join(sorted(f"{worker.name} (pid {worker.pid})" for worker in listed))
-            detail = (
-                f"no live worker: {names} sent no heartbeat for {SILENT_S:g} s. It was killed or "
-                "stopped, or Redis is out of its reach."
-            )
-        yield Reason("no_worker", None, detail)
+        yield Reason("no_worker", None, "no live worker: nothing is run. Start one: laneq worker.")
         return
+    for worker in alive:
+        if worker.unwell:
+            yield Reason(
+                "stuck_worker",
+                None,
+                f"worker {worker.name} (host {worker.host}, pid {worker.pid}) lives but does not "
+                f"work: {worker.unwell}",
+            )
     for lane in lanes:
         if not lane.paused and lane.workers == 0:
             yield Reason(
                 "not_served",
                 lane.name,
-                f"lane {lane.name!r} is served by no live worker: each of them leaves it out "
+                f"lane {lane.name!r} is served by no live worker that works: each leaves it out "
                 "(--lanes), or keeps all its slots for other lanes (--reserve)",
             )
 

@@ -197,6 +197,7 @@ class WorkerView:
         slots: jobs that it can run at a time.
         reserve: lane → reserved slots of this worker.
         last_heartbeat_at: seconds since the epoch, by Redis's clock.
+        unwell: why it does not work although it lives; empty where it does.
     """
 
     id: str
@@ -210,3 +211,4 @@ class WorkerView:
     tasks: tuple[str, ...]
     started_at: float | None
     last_heartbeat_at: float | None
+    unwell: str = ""

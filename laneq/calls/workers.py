@@ -237,6 +237,7 @@ class WorkerInfo:
         reserve: lane → reserved slots.
         started_at: seconds since the epoch, by Redis's clock; None before it is known.
         alive_us: how long it counts as alive after each heartbeat, in µs.
+        unwell: why it does not work although it lives; empty where it does.
     """
 
     name: str
@@ -249,6 +250,7 @@ class WorkerInfo:
     running: int = 0
     started_at: float | None = None
     alive_us: int = ALIVE_US
+    unwell: str = ""
 
     def to_json(self) -> str:
         """Return the registration as it is stored."""
@@ -264,6 +266,7 @@ class WorkerInfo:
                 "running": self.running,
                 "started_at": self.started_at,
                 "alive_us": self.alive_us,
+                "unwell": self.unwell,
             }
         )
 
@@ -392,6 +395,7 @@ def list_workers(keys: Keys) -> Call[list[WorkerView]]:
                     tasks=tuple(info["tasks"]),
                     started_at=info["started_at"],
                     last_heartbeat_at=(int(float(reply[i + 1])) - alive_us) / 1e6,
+                    unwell=info.get("unwell", ""),
                 )
             )
         return out

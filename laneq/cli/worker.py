@@ -12,7 +12,7 @@ from laneq.cli.settings import Settings
 from laneq.cli.target import load_app, named_app
 from laneq.errors import ConfigError
 from laneq.options import WorkerOptions, seconds_from_text
-from laneq.worker import run_worker, supervise
+from laneq.worker import ProbeOptions, run_worker, supervise
 
 _ALL: Final = "all"
 
@@ -37,6 +37,23 @@ def _reserve(
             raise click.BadParameter(f"lane {lane!r} is given twice")
         reserve[lane] = int(slots) if equals else _ALL
     return reserve
+
+
+def _port(
+    ctx: click.Context,  # noqa: ARG001  click's signature
+    param: click.Parameter,  # noqa: ARG001
+    text: str | None,
+) -> tuple[str, int | None]:
+    if text is None:
+        return "", None
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal():
+        raise click.BadParameter(f"{text!r} is not of the form PORT or HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _after(ctx: click.Context, param: click.Parameter, text: str) -> float:  # noqa: ARG001
+    return seconds_from_text("health-after", text)
 
 
 def _grace(ctx: click.Context, param: click.Parameter, text: str) -> float:  # noqa: ARG001
@@ -68,6 +85,21 @@ def _grace(ctx: click.Context, param: click.Parameter, text: str) -> float:  # n
     help="Time that running jobs get to end, once told to stop.",
 )
 @click.option("--burst", is_flag=True, help="End when nothing is waiting.")
+@click.option(
+    "--health-port",
+    metavar="[HOST:]PORT",
+    callback=_port,
+    help="Answer HTTP: 200 while the worker works, 503 and why where it does not.",
+)
+@click.option("--health-file", metavar="PATH", help="Touch a file each second while it works.")
+@click.option(
+    "--health-after",
+    metavar="SECONDS",
+    default="10",
+    show_default=True,
+    callback=_after,
+    help="Time without progress after which it does not work.",
+)
 @click.option("--name", help="Label in `laneq workers`; else the host's name.")
 @where_options
 @click.pass_obj
@@ -82,6 +114,9 @@ def worker(
     grace: float,
     burst: bool,
     name: str | None,
+    health_port: tuple[str, int | None],
+    health_file: str | None,
+    health_after: float,
 ) -> int:
     """Run jobs until told to stop.
 
@@ -102,13 +137,15 @@ def worker(
         burst=burst,
         name=name,
     )
+    host, port = health_port
+    probe = ProbeOptions(port=port, host=host, file=health_file, after=health_after)
     loaded = load_app(settings, app_name)
     named = named_app(settings, app_name)
     if not loaded.tasks:
         raise ConfigError(_no_task(loaded, "" if named is None else named.name))
     if options.processes > 1:
-        return supervise(loaded, options)
-    return run_worker(loaded, options)
+        return supervise(loaded, options, probe)
+    return run_worker(loaded, options, probe)
 
 
 def _no_task(app: LaneQ, name: str) -> str:

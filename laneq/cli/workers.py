@@ -57,8 +57,12 @@ def list_(settings: Settings) -> None:
                 ",".join(worker.lanes),
                 "-"
                 if worker.last_heartbeat_at is None
-                else f"{duration(max(now - worker.last_heartbeat_at, 0.0))} ago",
+                else f"{duration(max(now - worker.last_heartbeat_at, 0.0))} ago"
+                + (", unwell" if worker.unwell else ""),
             ]
             for worker in found
         ],
     )
+    for worker in found:
+        if worker.unwell:
+            note(f"worker {worker.name} (pid {worker.pid}) does not work: {worker.unwell}")

@@ -1,14 +1,15 @@
 """Workers: claim jobs, run them, report how they ended.
 
 `Worker` is one worker inside a running event loop; `run_worker` is a process that is one;
-`supervise` keeps several such processes.
+`supervise` keeps several such processes. `ProbeOptions` say how they show whether they work.
 """
 
 from __future__ import annotations
 
 from laneq.options import WorkerOptions
+from laneq.worker.probe import ProbeOptions
 from laneq.worker.process import run_worker
 from laneq.worker.supervisor import supervise
 from laneq.worker.worker import Worker
 
-__all__ = ["Worker", "WorkerOptions", "run_worker", "supervise"]
+__all__ = ["ProbeOptions", "Worker", "WorkerOptions", "run_worker", "supervise"]

@@ -8,6 +8,14 @@ import socket
 from laneq.worker.lines import log
 
 
+def is_watched() -> bool:
+    """Return whether systemd wants to be told again and again that all is well (WatchdogSec)."""
+    return bool(os.environ.get("NOTIFY_SOCKET")) and (
+        os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        and os.environ.get("WATCHDOG_USEC", "").isdigit()
+    )
+
+
 def notify(state: str) -> bool:
     """Send a state such as ``READY=1`` to ``$NOTIFY_SOCKET``; false where there is none."""
     path = os.environ.get("NOTIFY_SOCKET", "")

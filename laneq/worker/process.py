@@ -10,12 +10,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laneq.options import WorkerOptions
 from laneq.worker.lines import log, log_to_stderr
 from laneq.worker.notify import notify
+from laneq.worker.probe import Probe, ProbeOptions
 from laneq.worker.worker import Worker, WorkerApp
 
 #: A second signal this soon after the first is the same one: a terminal, or a supervisor
@@ -26,7 +27,12 @@ DOUBLED_S: Final = 1.0
 PARENT_FD: Final = "LANEQ_PARENT_FD"
 
 
-def run_worker(app: WorkerApp, options: WorkerOptions) -> int:
+#: Where a supervisor's worker is to show that it is well: a file. In place of what its
+#: command line says, which is the supervisor's own.
+HEALTH_FILE: Final = "LANEQ_CHILD_HEALTH_FILE"
+
+
+def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | None = None) -> int:
     """Run one worker until it is told to stop, or until a burst has ended.
 
     TERM and INT let running jobs end for the grace, then hand the rest back; a second one, a
@@ -35,30 +41,37 @@ def run_worker(app: WorkerApp, options: WorkerOptions) -> int:
     Args:
         app: its tasks are run.
         options: `processes` is left to `supervise`.
+        probe: how it shows whether it is well; None for not at all.
 
     Returns:
         The exit status: 0, or 1 where the worker itself failed. Does not return if code of a
         job cannot be stopped: the process exits then, so that no second copy runs beside it.
 
     Raises:
-        UsageError: a lane does not exist, or the namespace is of another schema.
+        UsageError: a lane does not exist, the namespace is of another schema, or what
+            `probe` names cannot be used.
         RedisRefused: the server refuses for good.
     """
     log_to_stderr()
+    wanted = probe or ProbeOptions()
+    file = os.environ.pop(HEALTH_FILE, None)
+    if file is not None:
+        wanted = ProbeOptions(file=file, after=wanted.after)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        worker = runner.run(_run(app, options))
+        worker = runner.run(_run(app, options, wanted))
         status = 1 if worker.has_failed else 0
         if not worker.is_clean:
             _exit_at_once(status)
     return status
 
 
-async def _run(app: WorkerApp, options: WorkerOptions) -> Worker:
-    worker = Worker(app, options)
+async def _run(app: WorkerApp, options: WorkerOptions, wanted: ProbeOptions) -> Worker:
+    worker = Worker(app, options, unwell_after_s=wanted.after)
+    probe = Probe(wanted, worker.problems, worker.facts) if wanted.is_wanted else None
     asked = _Signals(worker)
     start = asyncio.ensure_future(worker.start())
     stop_asked = asyncio.ensure_future(worker.until_asked_to_stop())
-    with asked.handled():
+    with asked.handled(), shown(probe):
         try:
             await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
             if not start.done():
@@ -81,6 +94,19 @@ async def _run(app: WorkerApp, options: WorkerOptions) -> Worker:
             stop_asked.cancel()
     log.info("worker %s has stopped", worker.id)
     return worker
+
+
+@contextlib.contextmanager
+def shown(probe: Probe | None) -> Iterator[None]:
+    """Show how things are, if there is somebody to show it to."""
+    if probe is None:
+        yield
+        return
+    probe.start()
+    try:
+        yield
+    finally:
+        probe.stop()
 
 
 def take_parent_fd() -> int:

@@ -36,6 +36,7 @@ from laneq.worker.progress import ProgressSender
 from laneq.worker.runner import STUCK_AFTER_S, Run, Runner, call_hooks
 from laneq.worker.server import warn_of_server
 from laneq.worker.slots import Slots
+from laneq.worker.wellness import LIMIT_S, Signs, Wellness
 
 #: Seconds that the last calls may take when the worker stops and Redis is slow or away.
 _LAST_CALLS_S: Final = 3.0
@@ -86,6 +87,7 @@ class Worker:
     Args:
         app: its tasks are run.
         options: see `WorkerOptions`; `processes` is for `supervise`.
+        unwell_after_s: seconds without progress after which it calls itself unwell.
 
     Attributes:
         id: random, of this start.
@@ -96,7 +98,13 @@ class Worker:
         has_failed: whether it stopped because of an error of its own.
     """
 
-    def __init__(self, app: WorkerApp, options: WorkerOptions | None = None) -> None:
+    def __init__(
+        self,
+        app: WorkerApp,
+        options: WorkerOptions | None = None,
+        *,
+        unwell_after_s: float = LIMIT_S,
+    ) -> None:
         self._app = app
         self._options = options or WorkerOptions()
         self.id = new_id()
@@ -116,6 +124,11 @@ class Worker:
         self._blockers: set[str] = set()
         self._rare = Throttle(_QUIET_S)
         self._is_started = False
+        self._turns = 0
+        self._is_turn_asked = False
+        self._unwell_after_s = unwell_after_s
+        self._wellness: Wellness
+        self._letters: LetterWatch
         self._loop_task: asyncio.Task[None]
         self._heartbeat: Heartbeat
         self._driver: AsyncDriver
@@ -138,7 +151,6 @@ class Worker:
 
     # --- start ------------------------------------------------------------------------
 
-        self._letters: LetterWatch
     async def start(self) -> None:
         """Connect, make lanes and tasks known, and begin to take jobs.
 
@@ -179,6 +191,7 @@ class Worker:
                 declared=app.lanes,
                 publish=app.publish_call,
             )
+            self._letters = LetterWatch(self._driver, app.keys, lambda: self._claims.lanes)
             self._progress = ProgressSender(
                 self._driver, app.keys, lambda run: self._lose([run.fence])
             )
@@ -195,9 +208,9 @@ class Worker:
         except BaseException:
             await self._driver.aclose()
             raise
+        self._wellness = Wellness(self._signs, time.monotonic, limit_s=self._unwell_after_s)
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
         self._loop_task.add_done_callback(self._loop_ended)
-            self._letters = LetterWatch(self._driver, app.keys, lambda: self._claims.lanes)
         self._is_started = True
         self.ready.set()
 
@@ -266,6 +279,7 @@ class Worker:
             running=self.slots.running,
             started_at=self._started_at,
             alive_us=self._heartbeat.alive_us,
+            unwell="; ".join(self.problems()) if self._is_started else "",
         )
 
     def banner(self) -> str:
@@ -295,6 +309,35 @@ class Worker:
     def beats(self) -> int:
         """Return how many heartbeats Redis has answered."""
         return self._heartbeat.beats
+
+    def problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the worker now, nothing where it works; in any thread."""
+        if not self.ready.is_set():
+            return ("it has not started: it waits for Redis",)
+        return self._wellness.problems()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a probe says of the worker besides; in any thread."""
+        return {"worker": self.id, "slots": self.slots.total, "running": self.slots.running}
+
+    def _signs(self) -> Signs:
+        """Return what can be seen of the worker now, and ask its loop for a sign."""
+        if not self._is_turn_asked:
+            self._is_turn_asked = True
+            _in_loop(self._loop_task.get_loop(), self._turn)
+        claims = self._claims
+        return Signs(
+            claims=claims.claims,
+            beats=self._heartbeat.beats,
+            turns=self._turns,
+            must_claim=not claims.is_reported or (self.slots.free > 0 and not self._is_stopping),
+            claim_every_s=self._options.poll_us / 1e6,
+            beat_every_s=self._heartbeat.interval_s,
+        )
+
+    def _turn(self) -> None:
+        self._turns += 1
+        self._is_turn_asked = False
 
     async def until_idle(self) -> None:
         """Wait until all that was enqueued before, and can start now, has ended."""
@@ -357,6 +400,13 @@ class Worker:
         elif not run.job.is_cancelled:
             self.runner.stop(run, "cancel")
 
+    def _take_end(self) -> None:
+        """Take in that an outcome is to be reported, or a slot is free."""
+        ended = self.runner.ended
+        if ended and ended[-1].kind == "dead":
+            self._letters.note(ended[-1].lane)
+        self._claims.wake()
+
     def _tell_blocked(self, seconds: float) -> None:
         """Name the job that keeps the loop from turning; called by the heartbeat's thread."""
         run = self._on_the_loop()
@@ -407,13 +457,6 @@ class Worker:
 
     def hurry(self) -> None:
         """End the grace: hand back what still runs."""
-    def _take_end(self) -> None:
-        """Take in that an outcome is to be reported, or a slot is free."""
-        ended = self.runner.ended
-        if ended and ended[-1].kind == "dead":
-            self._letters.note(ended[-1].lane)
-        self._claims.wake()
-
         self._hurry.set()
 
     async def until_asked_to_stop(self) -> None:
@@ -460,6 +503,7 @@ class Worker:
         if not self.slots.running:
             await self._end_claims()
         await loop.run_in_executor(None, self._heartbeat.stop, _LAST_CALLS_S)
+        self._letters.close()
         await self._progress.aclose()
         await self._quietly(self._driver.call(workers.leave(self._app.keys, self.id)))
         # What is left are threads, and coroutines that do not end. They are handed back in
@@ -497,4 +541,3 @@ def _in_loop(loop: asyncio.AbstractEventLoop, function: Any, *args: Any) -> None
     """Have a function called in the loop, unless that has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)
-        self._letters.close()

@@ -16,7 +16,6 @@ from laneq import Lane
 from laneq.calls import workers
 from laneq.calls.workers import WorkerInfo
 from laneq.embedded import EmbeddedServer
-from laneq.health import SILENT_S
 from tests.cli.conftest import Commands
 from tests.conftest import ENGINE
 from tests.stage import SECOND, Stage
@@ -72,6 +71,8 @@ def test_a_namespace_that_lost_its_state_is_unwell(laneq: Commands, stage: Stage
     stage.client.delete(stage.keys.state)
     document = laneq.json("health", schema="health", status=1)
     assert "has lost its state" in document["reasons"][0]["detail"]
+    stage.publish()
+    laneq.json("health", schema="health")
 
 
 def test_a_lane_that_no_worker_serves_is_named(laneq: Commands, stage: Stage) -> None:
@@ -100,19 +101,18 @@ def test_a_paused_lane_needs_no_worker_and_may_wait(laneq: Commands, stage: Stag
     assert document["lanes"][-1]["paused"]
 
 
-def test_a_worker_that_was_killed_serves_nothing_as_soon_as_it_missed_two_beats(
+def test_a_worker_that_lives_but_does_not_work_serves_nothing(
     laneq: Commands, stage: Stage
 ) -> None:
-    register(stage)
-    for word in ("workers", "beats"):
-        assert stage.client.exists(stage.key(word))
-    until_us = stage.places_of("beats")["w"]
-    stage.client.zadd(stage.key("beats"), {"w": until_us - int(SILENT_S - 3) * SECOND})
-    laneq.json("health", schema="health")
-    stage.client.zadd(stage.key("beats"), {"w": until_us - int(SILENT_S + 1) * SECOND})
+    register(stage, "a", unwell="its event loop has not turned for 12 s")
     document = laneq.json("health", schema="health", status=1)
-    assert kinds(document) == [("no_worker", None)]
-    assert "w (pid 1) sent no heartbeat for 15 s" in document["reasons"][0]["detail"]
+    assert kinds(document) == [("stuck_worker", None), *(("not_served", name) for name in EVERY)]
+    detail = document["reasons"][0]["detail"]
+    assert "worker a (host h, pid 1)" in detail
+    assert "not turned for 12 s" in detail
+    register(stage, "b")
+    document = laneq.json("health", schema="health", status=1)
+    assert kinds(document) == [("stuck_worker", None)]
 
 
 @pytest.mark.parametrize(("waited_s", "is_well"), [(9.0, True), (30.0, False)])

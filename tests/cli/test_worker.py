@@ -10,6 +10,7 @@ import pytest
 
 from laneq.cli import worker as worker_module
 from laneq.options import WorkerOptions
+from laneq.worker import ProbeOptions
 from tests.cli.conftest import Commands, Processes
 from tests.cli.test_target import forget_modules  # noqa: F401  a fixture
 
@@ -37,15 +38,22 @@ def shop(at_home: Path) -> Path:
 
 
 @pytest.fixture
+def probes() -> list[ProbeOptions]:
+    """What the command has the worker show of its health."""
+    return []
+
+
+@pytest.fixture
 def options(
-    laneq: Commands, shop: Path, monkeypatch: pytest.MonkeyPatch
+    laneq: Commands, shop: Path, probes: list[ProbeOptions], monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[str, WorkerOptions]]:
     """The options that the command hands to the worker, which is not started."""
     seen: list[tuple[str, WorkerOptions]] = []
 
     def stand_in(name: str):
-        def run(app: object, given: WorkerOptions) -> int:
+        def run(app: object, given: WorkerOptions, probe: ProbeOptions) -> int:
             seen.append((name, given))
+            probes.append(probe)
             return 0
 
         return run
@@ -84,9 +92,30 @@ def test_several_processes_are_supervised(laneq: Commands, options):
     assert (how, given.processes) == ("supervise", 3)
 
 
+@pytest.mark.parametrize("processes", ["1", "3"])
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("", ProbeOptions()),
+        ("--health-port 8080", ProbeOptions(port=8080)),
+        ("--health-port 127.0.0.1:0", ProbeOptions(port=0, host="127.0.0.1")),
+        ("--health-port [::1]:80 --health-after 1m", ProbeOptions(port=80, host="::1", after=60)),
+        ("--health-file /tmp/well", ProbeOptions(file="/tmp/well")),
+    ],
+)
+def test_what_is_to_be_shown_of_its_health_reaches_the_worker(
+    laneq: Commands, options, probes, processes: str, words: str, wanted: ProbeOptions
+):
+    laneq.out("worker", "shop_w", "--processes", processes, *words.split())
+    assert probes == [wanted]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ("--health-port http", "PORT or HOST:PORT"),
+        ("--health-port 65536", "health-port"),
+        ("--health-after soon", "health-after"),
         ("-c 0", "concurrency"),
         ("--reserve urgent=x", "LANE=SLOTS"),
         ("--reserve urgent=-1", "LANE=SLOTS"),

@@ -40,10 +40,20 @@ def test_two_workers_of_one_name_are_two(laneq: Commands, stage: Stage):
         "tasks": ["t"],
         "started_at": 1.5,
         "last_heartbeat_at": rows[0]["last_heartbeat_at"],
+        "unwell": "",
     }
     lines = laneq.out("workers").splitlines()
     assert len(lines) == 3
     assert lines[1].split()[:6] == ["w1", "host-1", "11", "3", "10", "urgent=2"]
+
+
+def test_a_worker_that_lives_but_does_not_work_says_why(laneq: Commands, stage: Stage):
+    info = WorkerInfo("w", "h", 7, 1, {}, ["normal"], ["t"], unwell="its event loop stands")
+    stage.run(calls.register(stage.keys, "id", info))
+    assert laneq.json("workers", schema="workers")[0]["unwell"] == "its event loop stands"
+    answer = laneq("workers")
+    assert "ago, unwell" in answer.out
+    assert "worker w (pid 7) does not work: its event loop stands" in answer.err
 
 
 def test_no_live_worker_is_no_error(laneq: Commands, stage: Stage):

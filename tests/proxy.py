@@ -111,6 +111,7 @@ class Link:
 
     async def pump_replies(self, server_reader: asyncio.StreamReader) -> None:
         async for reply in self.values(server_reader):
+            self.proxy.largest_reply = max(self.proxy.largest_reply, len(reply))
             is_owed = bool(self.owed) and not reply.startswith(b">")
             shot = self.owed.popleft() if is_owed else None
             if shot is None:
@@ -148,11 +149,13 @@ class Proxy:
     Attributes:
         url: the address to give to the client under test.
         calls: command name → how many of them clients sent.
+        largest_reply: bytes of the largest reply so far.
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream = urlsplit(upstream)
         self.calls: Counter[str] = Counter()
+        self.largest_reply = 0
         self._delay_s = 0.0
         self._shots: list[OneShot] = []
         self._links: set[Link] = set()

@@ -12,18 +12,14 @@ from typing import Any
 import pytest
 
 from laneq import Lane, State, ids
-from laneq.bench.claims import Hand
-from laneq.bench.rig import Space
 from laneq.calls import jobs as job_calls
 from laneq.calls import lanes as lane_calls
-from laneq.calls.workers import CLAIM_MAX, Claimed, Ended, Seats
+from laneq.calls.workers import Claimed
 from laneq.keys import PERMANENT
 from tests.faults.conftest import NewField
 from tests.faults.field import FACTOR, Field, two_sizes, wait_until
 from tests.faults.gauges import Monitor, Pinger, SlowLog, unbounded
-
-#: What a benchmark's lane of jobs is called; see `laneq.bench.claims`.
-LANE = "normal"
+from tests.faults.ghost import LANE, Ghost
 
 # --- K1 --------------------------------------------------------------------------------------
 
@@ -181,31 +177,6 @@ def bytes_of_jobs(field: Field) -> int:
 
 
 # --- K2 --------------------------------------------------------------------------------------
-
-
-class Ghost(Hand):
-    """A worker without jobs that loses interest in what it has claimed."""
-
-    def __init__(self, field: Field) -> None:
-        self._field = field
-        driver = field.app.sync_driver
-        super().__init__(Space(field.url, field.app.address, field.namespace, field.keys, driver))
-
-    def claim_all(self) -> list[Claimed]:
-        held: list[Claimed] = []
-        while found := self.claim(CLAIM_MAX, running=len(held)):
-            held += found
-        return held
-
-    def end(self, claimed: list[Claimed], kind: str, *, number: int = 0) -> None:
-        """Report jobs as ended in some way."""
-        for first in range(0, len(claimed), CLAIM_MAX):
-            self._seq += 1
-            rows = claimed[first : first + CLAIM_MAX]
-            outcomes = [Ended(c.lane, c.id, c.fence, kind, number, b"!no") for c in rows]
-            seats = {LANE: Seats(is_served=True, running=0)}
-            call = self._calls.claim(seq=self._seq, free=0, seats=seats, outcomes=outcomes)
-            assert self._space.driver.call(call) is not None
 
 
 @contextmanager

@@ -35,6 +35,9 @@ _SHORTEST_ALIVE_S: Final = 2.0
 #: Renewals are tried again this soon after Redis could not be reached.
 _AGAIN_S: Final = 0.5
 
+#: Seconds between looks at the loop.
+_WATCH_S: Final = 1.0
+
 #: The loop counts as blocked when it has not answered for this many seconds.
 BLOCKED_S: Final = 1.0
 
@@ -155,15 +158,24 @@ class Heartbeat:
         due = time.monotonic() + self.interval_s
         while not self._is_stopping:
             step_s = _SAMPLES_S if self._meter.has_counts else self.interval_s
-            self._wake.wait(max(0.01, min(step_s, due - time.monotonic())))
-            self._wake.clear()
-            self._watch_loop()
+            self._wait_until(min(time.monotonic() + step_s, due))
             is_ok = self._beat()
             due = time.monotonic() + (self.interval_s if is_ok else self._again_s())
         # Twice: the first one retires what was counted last.
         for _ in range(2):
             if self._meter.has_counts:
                 self._beat()
+
+    def _wait_until(self, beat_at: float) -> None:
+        """Wait until it is time to beat, or somebody asks for it; meanwhile, watch the loop."""
+        is_nudged = False
+        while not is_nudged:
+            left_s = beat_at - time.monotonic()
+            is_nudged = self._wake.wait(max(0.01, min(left_s, _WATCH_S)))
+            self._watch_loop()
+            if left_s <= _WATCH_S:
+                break
+        self._wake.clear()
 
     def _again_s(self) -> float:
         return min(self.interval_s, _AGAIN_S * random.uniform(0.5, 1.5))

@@ -45,7 +45,8 @@ def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | Non
 
     Returns:
         The exit status: 0, or 1 where the worker itself failed. Does not return if code of a
-        job cannot be stopped: the process exits then, so that no second copy runs beside it.
+        job cannot be stopped: the process exits then, so that no second copy runs beside it,
+        and with 1 where a job blocks the event loop for long beyond its time-out.
 
     Raises:
         UsageError: a lane does not exist, the namespace is of another schema, or what
@@ -66,7 +67,7 @@ def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | Non
 
 
 async def _run(app: WorkerApp, options: WorkerOptions, wanted: ProbeOptions) -> Worker:
-    worker = Worker(app, options, unwell_after_s=wanted.after)
+    worker = Worker(app, options, unwell_after_s=wanted.after, on_hung=_exit_hung)
     probe = Probe(wanted, worker.problems, worker.facts) if wanted.is_wanted else None
     asked = _Signals(worker)
     start = asyncio.ensure_future(worker.start())
@@ -176,6 +177,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _say(text: str) -> None:
     print(text, flush=True)  # noqa: T201  the banner is for whoever started the worker
+
+
+def _exit_hung() -> None:
+    # Whoever keeps the process starts a new one, and what ran here runs again when its leases
+    # end. Nothing is flushed: the thread that is hung may hold a lock of it.
+    os._exit(1)
 
 
 def _exit_at_once(status: int) -> None:

@@ -16,9 +16,10 @@ drain     see below             handed back, unless the function returned after 
 ========= ===================== ================================================
 
 A coroutine is cancelled; one that has not ended a second later is stuck: it is settled all the
-same and its slot is free. A thread gets `JobTimeout` raised in it at its time-out, and is stuck
-a second later; otherwise it is told (`is_cancelled`, `lease_lost`) and keeps its slot until it
-returns. A child process is killed.
+same and its slot is free. One that blocks the loop is interrupted: see `laneq.worker.interrupt`.
+A thread gets `JobTimeout` raised in it at its time-out, and is stuck a second later; otherwise it
+is told (`is_cancelled`, `lease_lost`) and keeps its slot until it returns. A child process is
+killed.
 """
 
 from __future__ import annotations
@@ -645,6 +646,10 @@ class Runner:
 
     async def _call_hooks(self, name: str, *args: Any, backwards: bool = False) -> None:
         await call_hooks(self._app.middleware, name, *args, backwards=backwards)
+
+
+#: The code that awaits a job's coroutine: what it calls in another file is the job's own.
+BODY: Final = Runner._run.__code__  # noqa: SLF001
 
 
 async def call_hooks(

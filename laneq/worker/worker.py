@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -26,6 +26,7 @@ from laneq.keys import Keys
 from laneq.middleware import Middleware
 from laneq.options import Lane, WorkerOptions
 from laneq.worker.heartbeat import Heartbeat, Lost, Source
+from laneq.worker.interrupt import Interrupter
 from laneq.worker.letters import LetterWatch
 from laneq.worker.lines import Throttle, log
 from laneq.worker.loop import ClaimLoop, shortest_lease_us
@@ -45,6 +46,10 @@ _LAST_CALLS_S: Final = 3.0
 _PATIENCE_S: Final = 0.5
 
 _QUIET_S: Final = 5.0
+
+#: A job that blocks the loop so many seconds beyond its time-out, although it is interrupted
+#: every second, will not end: the worker is hung.
+HUNG_AFTER_S: Final = 10.0
 
 
 class WorkerApp(Protocol):
@@ -88,6 +93,8 @@ class Worker:
         app: its tasks are run.
         options: see `WorkerOptions`; `processes` is for `supervise`.
         unwell_after_s: seconds without progress after which it calls itself unwell.
+        on_hung: called, in a thread, when a job blocks the loop for long beyond its time-out
+            and cannot be interrupted; None leaves it at lines in the log.
 
     Attributes:
         id: random, of this start.
@@ -104,6 +111,7 @@ class Worker:
         options: WorkerOptions | None = None,
         *,
         unwell_after_s: float = LIMIT_S,
+        on_hung: Callable[[], None] | None = None,
     ) -> None:
         self._app = app
         self._options = options or WorkerOptions()
@@ -127,8 +135,10 @@ class Worker:
         self._turns = 0
         self._is_turn_asked = False
         self._unwell_after_s = unwell_after_s
+        self._on_hung = on_hung
         self._wellness: Wellness
         self._letters: LetterWatch
+        self._interrupter: Interrupter
         self._loop_task: asyncio.Task[None]
         self._heartbeat: Heartbeat
         self._driver: AsyncDriver
@@ -196,6 +206,7 @@ class Worker:
                 self._driver, app.keys, lambda run: self._lose([run.fence])
             )
             self._heartbeat = self._make_heartbeat(loop)
+            self._interrupter = Interrupter(loop)
             await self._claims.know_lanes()
             self._check_lanes()
             await warn_of_server(self._driver)
@@ -211,6 +222,7 @@ class Worker:
         self._wellness = Wellness(self._signs, time.monotonic, limit_s=self._unwell_after_s)
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
         self._loop_task.add_done_callback(self._loop_ended)
+        self._interrupter.install()
         self._is_started = True
         self.ready.set()
 
@@ -408,8 +420,13 @@ class Worker:
         self._claims.wake()
 
     def _tell_blocked(self, seconds: float) -> None:
-        """Name the job that keeps the loop from turning; called by the heartbeat's thread."""
+        """Name the job that keeps the loop from turning; called by the heartbeat's thread.
+
+        One whose time is over is interrupted: the loop cannot cancel it.
+        """
         run = self._on_the_loop()
+        if run is not None:
+            self._end_blocker(run)
         task = run.plan.task if run is not None else "?"
         if task in self._blockers:
             return
@@ -424,6 +441,21 @@ class Worker:
             )
         else:
             log.warning("the event loop has been blocked for %.1f s", seconds)
+
+    def _end_blocker(self, run: Run) -> None:
+        limit_s = run.plan.timeout_s
+        if limit_s is None or not run.began:
+            return
+        over_s = time.monotonic() - run.began - limit_s
+        if over_s >= HUNG_AFTER_S and self._on_hung is not None:
+            log.critical(
+                "job %s of task %s blocks the event loop %.0f s beyond its time-out of %g s and "
+                "cannot be interrupted: nothing goes on here. Use executor='process' for it.",
+                run.id, run.plan.task, over_s, limit_s,
+            )  # fmt: skip
+            self._on_hung()
+        if over_s >= 0:
+            self._interrupter.interrupt(run)
 
     def _on_the_loop(self) -> Run | None:
         if not self._is_started:
@@ -513,6 +545,7 @@ class Worker:
         await self._claims.aclose()
         await self._driver.aclose()
         await self.runner.aclose()
+        self._interrupter.remove()
         self.stopped.set()
 
     async def _end_claims(self) -> None:

@@ -211,3 +211,27 @@ def deaf_process(seconds: float) -> None:
     """Sleep in native code that never lets go of the GIL."""
     with noted():
         ctypes.PyDLL(None).sleep(int(seconds))
+
+
+@app.task(name="timed_spin", **LIMITED)
+async def timed_spin() -> None:
+    """Compute without end in the event loop."""
+    with noted():
+        while True:
+            pass
+
+
+@app.task(name="timed_block", **LIMITED)
+async def timed_block() -> None:
+    """Sleep for long in the event loop."""
+    with noted():
+        time.sleep(60)  # noqa: ASYNC251  what it is for
+
+
+@app.task(name="hung", **LIMITED)
+async def hung() -> None:
+    """Block the event loop, and pass over all that should end it."""
+    with noted():
+        while True:
+            with contextlib.suppress(BaseException):
+                time.sleep(60)  # noqa: ASYNC251  what it is for

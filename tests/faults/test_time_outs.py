@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import psutil
+import pytest
 
 from laneq import Job, State
-from tests.faults.field import FACTOR, Field, WorkerProcess, is_alive, two_sizes, wait_until
+from tests.faults.field import FACTOR, Field, L, S, WorkerProcess, is_alive, two_sizes, wait_until
+from tests.faults.test_stopping import environment_of
 
 #: Bodies that do not end in their 2 s; see `tests.faults.jobs`.
 BODIES = (
@@ -40,15 +42,15 @@ def size_of(worker: WorkerProcess) -> tuple[int, int]:
     return psutil.Process(worker.pid).num_threads(), len(worker.family())
 
 
-def fill_four_slots(field: Field) -> None:
-    """Have four jobs run at a time, in each executor; fails where fewer can."""
+def fill_slots(field: Field, n: int) -> None:
+    """Have so many jobs run at a time, in each executor; fails where fewer can."""
     for kind in ("async", "thread", "process"):
         gate = field.folder / f"gate-{uuid4().hex[:8]}"
-        jobs = [getattr(field.tasks, f"hold_{kind}").enqueue(str(gate)) for _ in range(4)]
+        jobs = [getattr(field.tasks, f"hold_{kind}").enqueue(str(gate)) for _ in range(n)]
         ids = {job.id for job in jobs}
         wait_until(
             lambda ids=ids: ids <= {entry.id for entry in field.starts()},  # type: ignore[misc]
-            what=f"four jobs at a time, {kind}",
+            what=f"{n} jobs at a time, {kind}",
         )
         gate.touch()
         field.until_settled(ids)
@@ -59,7 +61,7 @@ def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
     field: Field, feed_s: int, body_s: int
 ) -> None:
     worker = field.worker(slots=4)
-    fill_four_slots(field)
+    fill_slots(field, 4)
     at_first = size_of(worker)
     stuck: list[tuple[str, Job[object]]] = []
     quick: list[Job[object]] = []
@@ -95,7 +97,7 @@ def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
     assert counts == {State.DEAD: feed_s, State.SUCCEEDED: feed_s}
     assert worker.count("did not end when it was told to (timeout)") == len(late)
 
-    fill_four_slots(field)
+    fill_slots(field, 4)
     wait_until(lambda: size_of(worker) <= at_first, what="threads and processes as at first")
     (shown,) = field.laneq_json("workers")
     assert (shown["slots"], shown["running"]) == (4, 0)
@@ -103,3 +105,40 @@ def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
     worker.term()
     assert worker.wait() == 0
     assert [process for process in family if is_alive(process)] == []
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_fault_J1_a_coroutine_that_blocks_the_loop_ends_at_its_time_out(
+    field: Field, loop: str
+) -> None:
+    worker = field.worker(slots=2, environment=environment_of(loop, field.folder))
+    for body in ("timed_spin", "timed_block"):
+        job = getattr(field.tasks, body).enqueue()
+        field.until_started(1)
+        quick = field.tasks.nap.enqueue(0)
+        assert quick.result(10) == "slept"
+        field.until_settled([job.id])
+        view = job.info()
+        assert view.error is not None
+        assert (view.state, view.error.type) == (State.DEAD, "JobTimeout")
+        assert view.error.message == "timed out after 2 s"
+        assert f"in {body}" in view.error.traceback
+        (began,) = field.starts(job.id)
+        (ended,) = (e for e in field.runlog("raise") if e.id == job.id)
+        assert 2e6 <= ended.at_us - began.at_us < (2 + FACTOR * 2) * 1e6
+    assert worker.is_running
+    assert worker.count("blocks the event loop") == 2
+
+
+def test_fault_J1_a_worker_that_is_hung_for_good_is_replaced(field: Field) -> None:
+    supervisor = field.worker(slots=1, processes=2)
+    job = field.tasks.hung.enqueue()
+    field.until_started(1)
+    supervisor.until("cannot be interrupted", within_s=FACTOR * 15)
+    supervisor.until("it is started again")
+    field.until_settled([job.id], FACTOR * (L + 2 * S))
+    view = job.info()
+    assert view.error is not None
+    assert (view.state, view.error.message) == (State.DEAD, "worker lost")
+    supervisor.until("is ready", times=3)
+    fill_slots(field, 2)

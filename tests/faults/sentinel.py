@@ -66,12 +66,15 @@ class Sentinels:
             wait_until(self._are_agreed, what="three sentinels that know of each other")
             field.url = field.environment["LANEQ_URL"] = self.url
             field.app.override(url=self.url)
-            stack.callback(self._follow)
+            stack.callback(setattr, field, "raw", field.raw)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._stack:
+            self.field.end_workers()
+            if kind is None:
+                self.field.assert_in_order()
 
     # --- the servers ------------------------------------------------------------------
 
@@ -111,8 +114,7 @@ class Sentinels:
 
     def _follow(self) -> None:
         """Have the field look at the master."""
-        self.field.raw.close()
-        self.field.raw = redis.Redis(port=self.master_port())
+        self.field.raw = self._stack.enter_context(redis.Redis(port=self.master_port()))
 
     # --- failovers --------------------------------------------------------------------
 
@@ -134,8 +136,9 @@ class Sentinels:
         """Swap master and replica as an operator does, and tell the sentinels."""
         old = self.master
         new = next(server for server in self.servers if server is not old)
-        self._ask(new, "REPLICAOF", "NO", "ONE")
-        self._ask(old, "REPLICAOF", "127.0.0.1", str(port_of(new)))
+        # The server's own way, which loses nothing: writes wait until the replica has all.
+        self._ask(old, "FAILOVER", "TO", "127.0.0.1", str(port_of(new)), "TIMEOUT", "5000")
+        wait_until(lambda: self.role(new) == "master", 10, "the swap")
         for n in range(len(self.ports)):
             self.ask_sentinel(n, "SENTINEL", "REMOVE", SERVICE)
             self.ask_sentinel(

@@ -161,7 +161,8 @@ class PoolDecision:
         value: slots.
         before: what it had.
         wanted: what the fleet is to have, for the lane that decided.
-        share: this worker's part of that, before its own least and most are heeded.
+        share: this worker's part of it in proportion to its most, whatever its least and most
+            are, less what workers of fixed size have: for whoever starts and stops workers.
         lane: the lane that decided; None where none has an objective.
         reason: in words, with the figures.
         inputs: the figures.
@@ -170,7 +171,7 @@ class PoolDecision:
     value: int
     before: int
     wanted: int
-    share: int
+    share: float
     lane: str | None
     reason: str
     inputs: Mapping[str, float]
@@ -366,9 +367,7 @@ def _needs_of(lanes: Sequence[LaneLoad], patient: Collection[str] = ()) -> list[
 def share_of(wanted: int, fleet: Fleet, *, least: int, most: int, place: float = 0.5) -> int:
     """Return one worker's part of the slots that the fleet is to have.
 
-    Its least, and what is missing beyond that of all in proportion to what each can grow; what is
-    missing beyond the most of all in proportion to that. So the result is below `least` never,
-    above `most` where the fleet cannot give what is wanted.
+    Its least, and what is missing beyond that of all in proportion to what each can grow.
 
     Args:
         wanted: slots over the fleet.
@@ -382,10 +381,9 @@ def share_of(wanted: int, fleet: Fleet, *, least: int, most: int, place: float =
     span = fleet.most - fleet.least
     if missing <= 0:
         return least
-    if missing <= span:
-        return least + math.floor(missing * (most - least) / span + 1 - place + _FUZZ)
-    over = missing - span
-    return most + math.floor(over * most / max(fleet.most, most) + 1 - place + _FUZZ)
+    if missing >= span:
+        return most
+    return least + math.floor(missing * (most - least) / span + 1 - place + _FUZZ)
 
 
 class Rate:
@@ -485,12 +483,12 @@ class Pool:
         peaks = self._peaks(now_s, needs)
         held = max(needs, key=lambda need: share(need, peaks[need.lane]))
         peak = peaks[held.lane]
-        part = share(held, peak)
-        target = min(max(part, self._least), self._most)
+        target = share(held, peak)
+        part = max(self._part(by_name[name].fleet, wanted) for name, wanted in peaks.items())
         missed = [need for need in needs if need.is_missed]
         if missed and target > slots:
             cause = max(missed, key=lambda need: share(need, need.slots))
-            value = min(share(cause, cause.slots), self._most)
+            value = share(cause, cause.slots)
             if value > slots:
                 self._stepped_at = now_s
                 self._be_patient(now_s, [by_name[need.lane] for need in missed if need.is_late])
@@ -516,6 +514,10 @@ class Pool:
             )
             return PoolDecision(value, slots, peak, part, held.lane, reason, held.inputs)
         return PoolDecision(slots, slots, peak, part, held.lane, held.reason, held.inputs)
+
+    def _part(self, fleet: Fleet, wanted: int) -> float:
+        """Return this worker's part of what is wanted, in proportion to its most."""
+        return max(wanted - fleet.fixed, 0) * self._most / max(fleet.most, self._most)
 
     def _peaks(self, now_s: float, needs: Iterable[Need]) -> dict[str, int]:
         """Return the most that was wanted of late for each lane that wants something now."""

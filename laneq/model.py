@@ -188,6 +188,29 @@ class LaneView:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolView:
+    """How a worker that sizes itself did so last.
+
+    Attributes:
+        min: fewest slots that it may have.
+        max: most.
+        lanes: those that its slots may take.
+        wanted: slots that the fleet is to have for the lane that decides; None while none does.
+        slots_before: what it had before the last step; None before the first.
+        changed_at: when that was; seconds since the epoch, by Redis's clock.
+        reason: why, with the figures; where no lane has an objective it says that.
+    """
+
+    min: int
+    max: int
+    lanes: tuple[str, ...]
+    wanted: int | None
+    slots_before: int | None
+    changed_at: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerView:
     """A live worker process.
 
@@ -198,6 +221,7 @@ class WorkerView:
         reserve: lane → reserved slots of this worker.
         last_heartbeat_at: seconds since the epoch, by Redis's clock.
         unwell: why it does not work although it lives; empty where it does.
+        pool: how it sizes itself; None where its slots are fixed.
     """
 
     id: str
@@ -212,3 +236,4 @@ class WorkerView:
     started_at: float | None
     last_heartbeat_at: float | None
     unwell: str = ""
+    pool: PoolView | None = None

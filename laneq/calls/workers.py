@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 from laneq.calls.call import Call
 from laneq.calls.jobs import NewJob
 from laneq.calls.lanes import LanesInForce
 from laneq.keys import Keys
-from laneq.model import WorkerView
+from laneq.model import PoolView, WorkerView
 from laneq.scripts import load
 
 Reply = list[Any]
@@ -238,6 +238,7 @@ class WorkerInfo:
         started_at: seconds since the epoch, by Redis's clock; None before it is known.
         alive_us: how long it counts as alive after each heartbeat, in µs.
         unwell: why it does not work although it lives; empty where it does.
+        pool: how it sizes itself; None where its slots are fixed.
     """
 
     name: str
@@ -251,6 +252,7 @@ class WorkerInfo:
     started_at: float | None = None
     alive_us: int = ALIVE_US
     unwell: str = ""
+    pool: PoolView | None = None
 
     def to_json(self) -> str:
         """Return the registration as it is stored."""
@@ -267,6 +269,7 @@ class WorkerInfo:
                 "started_at": self.started_at,
                 "alive_us": self.alive_us,
                 "unwell": self.unwell,
+                "pool": None if self.pool is None else asdict(self.pool),
             }
         )
 
@@ -396,8 +399,20 @@ def list_workers(keys: Keys) -> Call[list[WorkerView]]:
                     started_at=info["started_at"],
                     last_heartbeat_at=(int(float(reply[i + 1])) - alive_us) / 1e6,
                     unwell=info.get("unwell", ""),
+                    pool=_pool(info.get("pool")),
                 )
             )
         return out
 
     return Call(script, script.bind_keys(keys), (), read)
+
+
+_POOL: Final = tuple(option.name for option in fields(PoolView))
+
+
+def _pool(info: Mapping[str, Any] | None) -> PoolView | None:
+    # A newer worker may say more.
+    if info is None:
+        return None
+    known = {name: info[name] for name in _POOL}
+    return PoolView(**(known | {"lanes": tuple(known["lanes"])}))

@@ -15,6 +15,7 @@ from laneq.options import WorkerOptions, seconds_from_text
 from laneq.worker import ProbeOptions, run_worker, supervise
 
 _ALL: Final = "all"
+_CONCURRENCY: Final = 10
 
 
 def _lanes(ctx: click.Context, param: click.Parameter, text: str | None) -> list[str] | None:  # noqa: ARG001
@@ -63,7 +64,20 @@ def _grace(ctx: click.Context, param: click.Parameter, text: str) -> float:  # n
 @click.command()
 @click.argument("app_name", required=False, metavar="[APP]")
 @click.option(
-    "-c", "--concurrency", type=int, default=10, show_default=True, help="Jobs run at a time."
+    "-c",
+    "--concurrency",
+    type=int,
+    help="Jobs run at a time; with --max, at the start.  [default: 10, or --min]",
+)
+@click.option(
+    "--min", "min_slots", type=int, metavar="N", help="Fewest slots; with --max.  [default: -c]"
+)
+@click.option(
+    "--max",
+    "max_slots",
+    type=int,
+    metavar="N",
+    help="Most slots: they follow the wait objectives (slo) of the lanes.",
 )
 @click.option("--lanes", metavar="A,B", callback=_lanes, help="Lanes served; else all.")
 @click.option(
@@ -75,6 +89,9 @@ def _grace(ctx: click.Context, param: click.Parameter, text: str) -> float:  # n
 )
 @click.option(
     "--processes", type=int, default=1, show_default=True, help="Processes, each with -c slots."
+)
+@click.option(
+    "--processes-max", type=int, metavar="N", help="Most processes: they follow likewise."
 )
 @click.option(
     "--grace",
@@ -107,10 +124,13 @@ def worker(
     settings: Settings,
     *,
     app_name: str | None,
-    concurrency: int,
+    concurrency: int | None,
+    min_slots: int | None,
+    max_slots: int | None,
     lanes: list[str] | None,
     reserve: dict[str, int | Literal["all"]],
     processes: int,
+    processes_max: int | None,
     grace: float,
     burst: bool,
     name: str | None,
@@ -127,12 +147,16 @@ def worker(
     \b
     laneq worker shop.tasks:app -c 10 --reserve urgent=2
     laneq worker shop.tasks --lanes batch --processes 4
+    laneq worker shop.tasks --min 2 --max 32
     """  # noqa: D301  \b is click's mark for lines to keep
     options = WorkerOptions(
-        concurrency=concurrency,
+        concurrency=(min_slots or _CONCURRENCY) if concurrency is None else concurrency,
         lanes=lanes,
         reserve=reserve,
         processes=processes,
+        min_slots=min_slots,
+        max_slots=max_slots,
+        processes_max=processes_max,
         grace=grace,
         burst=burst,
         name=name,
@@ -143,7 +167,7 @@ def worker(
     named = named_app(settings, app_name)
     if not loaded.tasks:
         raise ConfigError(_no_task(loaded, "" if named is None else named.name))
-    if options.processes > 1:
+    if max(options.processes, options.processes_max or 0) > 1:
         return supervise(loaded, options, probe)
     return run_worker(loaded, options, probe)
 

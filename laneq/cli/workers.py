@@ -12,6 +12,7 @@ from laneq.cli.output import Column, duration, print_table
 from laneq.cli.report import note, print_json
 from laneq.cli.session import opened
 from laneq.cli.settings import Settings
+from laneq.model import PoolView, WorkerView
 
 
 @click.group(cls=NounGroup)
@@ -52,7 +53,7 @@ def list_(settings: Settings) -> None:
                 worker.host,
                 str(worker.pid),
                 str(worker.running),
-                str(worker.slots),
+                _slots(worker),
                 ",".join(f"{lane}={slots}" for lane, slots in worker.reserve.items()) or "-",
                 ",".join(worker.lanes),
                 "-"
@@ -64,5 +65,22 @@ def list_(settings: Settings) -> None:
         ],
     )
     for worker in found:
+        if worker.pool is not None:
+            click.echo(f"\n{worker.name} (pid {worker.pid}): {_sizing(worker.pool, now)}")
+    for worker in found:
         if worker.unwell:
             note(f"worker {worker.name} (pid {worker.pid}) does not work: {worker.unwell}")
+
+
+def _slots(worker: WorkerView) -> str:
+    pool = worker.pool
+    return str(worker.slots) if pool is None else f"{worker.slots} of {pool.min}-{pool.max}"
+
+
+def _sizing(pool: PoolView, now: float) -> str:
+    """Say how a worker sized itself last, and why."""
+    wanted = "" if pool.wanted is None else f"; the fleet is to have {pool.wanted} slots"
+    if pool.changed_at is None:
+        return (pool.reason or "has not changed its slots") + wanted
+    ago = duration(max(now - pool.changed_at, 0.0))
+    return f"{pool.slots_before} slots until {ago} ago: {pool.reason}{wanted}"

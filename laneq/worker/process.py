@@ -32,6 +32,14 @@ PARENT_FD: Final = "LANEQ_PARENT_FD"
 HEALTH_FILE: Final = "LANEQ_CHILD_HEALTH_FILE"
 
 
+#: What a worker tells its supervisor: that it is ready, and how many slots are wanted of it.
+READY: Final = "ready"
+WANTS: Final = "wants"
+
+#: Set where a supervisor sizes its crew: its workers tell it what they want.
+IN_CREW: Final = "LANEQ_IN_CREW"
+
+
 def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | None = None) -> int:
     """Run one worker until it is told to stop, or until a burst has ended.
 
@@ -67,9 +75,17 @@ def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | Non
 
 
 async def _run(app: WorkerApp, options: WorkerOptions, wanted: ProbeOptions) -> Worker:
-    worker = Worker(app, options, unwell_after_s=wanted.after, on_hung=_exit_hung)
+    to_parent = _ToParent(take_parent_fd())
+    is_in_crew = os.environ.pop(IN_CREW, None) is not None
+    worker = Worker(
+        app,
+        options,
+        unwell_after_s=wanted.after,
+        on_hung=_exit_hung,
+        on_share=to_parent.tell_share if is_in_crew else None,
+    )
     probe = Probe(wanted, worker.problems, worker.facts) if wanted.is_wanted else None
-    asked = _Signals(worker)
+    asked = _Signals(worker, to_parent.fd)
     start = asyncio.ensure_future(worker.start())
     stop_asked = asyncio.ensure_future(worker.until_asked_to_stop())
     with asked.handled(), shown(probe):
@@ -85,7 +101,7 @@ async def _run(app: WorkerApp, options: WorkerOptions, wanted: ProbeOptions) -> 
             _say(f"laneq worker {worker.id} is ready")
             log.info("ready: worker %s takes jobs", worker.id)
             notify("READY=1")
-            asked.tell_parent()
+            to_parent.tell(READY)
             # What the program has by now lives as long as it does: not looked at again.
             gc.collect()
             gc.freeze()
@@ -118,13 +134,37 @@ def take_parent_fd() -> int:
     return int(os.environ.pop(PARENT_FD, "-1"))
 
 
+class _ToParent:
+    """What a worker tells the supervisor that started it, if one did: a word to a line.
+
+    Args:
+        fd: where the supervisor listens; -1 for nowhere.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        if fd >= 0:
+            os.set_blocking(fd, False)
+
+    def tell(self, line: str) -> None:
+        """Tell it, if it listens."""
+        if self.fd >= 0:
+            # A pipe, whose owner only lets it close; or one who is too slow to be waited for.
+            with contextlib.suppress(OSError):
+                os.write(self.fd, line.encode() + b"\n")
+
+    def tell_share(self, share: float) -> None:
+        """Tell what part of the fleet's slots this worker would have to give."""
+        self.tell(f"{WANTS} {share:.2f}")
+
+
 class _Signals:
     """INT, TERM and the end of a supervisor, as the worker's stop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, parent_fd: int) -> None:
         self._worker = worker
         self._first: float | None = None
-        self._parent_fd = take_parent_fd()
+        self._parent_fd = parent_fd
 
     @contextlib.contextmanager
     def handled(self) -> Any:
@@ -152,12 +192,6 @@ class _Signals:
         elif now - self._first >= DOUBLED_S:
             log.info("%s again: handing back", name)
             self._worker.hurry()
-
-    def tell_parent(self) -> None:
-        """Tell a supervisor that listens for it that the worker is ready."""
-        if self._parent_fd >= 0:
-            with contextlib.suppress(OSError):  # a pipe, whose owner only lets it close
-                os.write(self._parent_fd, b"ready")
 
     def _parent_gone(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)

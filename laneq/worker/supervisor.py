@@ -1,5 +1,9 @@
 """Keep several worker processes: start them, restart those that crash, pass signals on.
 
+A crew that sizes itself has between `processes` and `processes_max` of them. Each child computes
+its part of the slots that the fleet wants (see `laneq.elastic`) and tells it; what all parts need
+is what the crew has, more at once, fewer when that has been enough for a while.
+
 Each child is a fresh interpreter that runs the same command for one process. It leads a
 process group of its own, so that a terminal's signals reach it through the supervisor only,
 and it stops when the supervisor is gone: it holds one end of a socket that closes then.
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -19,11 +24,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from laneq.elastic import HOLD_S, LOOK_S
 from laneq.options import WorkerOptions
 from laneq.worker.lines import log, log_to_stderr
 from laneq.worker.notify import notify
 from laneq.worker.probe import Probe, ProbeOptions, Touched
-from laneq.worker.process import DOUBLED_S, HEALTH_FILE, PARENT_FD, shown, take_parent_fd
+from laneq.worker.process import (
+    DOUBLED_S,
+    HEALTH_FILE,
+    IN_CREW,
+    PARENT_FD,
+    READY,
+    WANTS,
+    shown,
+    take_parent_fd,
+)
 
 #: Seconds until a crashed child is started again: at first, and at most.
 _FIRST_PAUSE_S: Final = 0.1
@@ -38,6 +53,18 @@ _MARGIN_S: Final = 15.0
 #: Exit status of a child that a restart would not help: wrong usage, Redis refuses.
 _HOPELESS: Final = frozenset({2, 3})
 
+#: What a child's command line has beside that of its supervisor.
+_ALONE: Final = ("--processes", "1", "--processes-max", "1")
+
+#: A worker is dismissed when the others would have this share of their slots wanted at most.
+_ENOUGH: Final = 0.8
+
+#: Seconds after a worker came or went in which the shares of all are told anew.
+_SETTLE_S: Final = 4 * LOOK_S
+
+# A float a hair above a whole number is that number.
+_FUZZ: Final = 1e-9
+
 _NO_FILES: Final[Mapping[int, Path]] = {}
 
 
@@ -48,17 +75,17 @@ def supervise(
     *,
     command: Sequence[str] | None = None,
 ) -> int:
-    """Keep ``options.processes`` worker processes until told to stop.
+    """Keep ``options.processes`` to ``options.processes_max`` worker processes until told to stop.
 
     INT and TERM are passed on to the children, so that each drains; a child that ends in
     another way is started again, after a pause that grows while it keeps crashing.
 
     Args:
         app: named in lines; the children load it themselves.
-        options: `processes` and `grace` are used here.
+        options: `processes`, `processes_max`, `grace` and the most slots are used here.
         probe: how it shows whether all of them are well; None for not at all.
         command: the command of one worker; None for that of this process, with
-            ``--processes 1``.
+            ``--processes 1 --processes-max 1``.
 
     Returns:
         The exit status: 0, or that of a child which cannot work at all.
@@ -67,16 +94,24 @@ def supervise(
         ConfigError: what `probe` names cannot be used.
     """
     log_to_stderr()
-    line = command or [sys.executable, "-m", "laneq", *sys.argv[1:], "--processes", "1"]
-    log.info("supervisor of %d workers for %r (pid %d)", options.processes, app, os.getpid())
+    line = command or [sys.executable, "-m", "laneq", *sys.argv[1:], *_ALONE]
+    most = _most_of(options)
+    upto = f" to {most}" if most > options.processes else ""
+    log.info(
+        "supervisor of %d%s workers for %r (pid %d)", options.processes, upto, app, os.getpid()
+    )
     wanted = probe or ProbeOptions()
     if not wanted.is_wanted:
         return asyncio.run(_Crew(list(line), options).keep())
     with tempfile.TemporaryDirectory(prefix="laneq-health-") as folder:
-        files = {place: Path(folder) / str(place) for place in range(1, options.processes + 1)}
+        files = {place: Path(folder) / str(place) for place in range(1, most + 1)}
         crew = _Crew(list(line), options, files)
-        with shown(Probe(wanted, crew.problems, lambda: {"workers": options.processes})):
+        with shown(Probe(wanted, crew.problems, lambda: {"workers": crew.size})):
             return asyncio.run(crew.keep())
+
+
+def _most_of(options: WorkerOptions) -> int:
+    return options.processes if options.processes_max is None else options.processes_max
 
 
 class _Crew:
@@ -94,8 +129,16 @@ class _Crew:
         self._command = command
         self._options = options
         self._files = files
-        self._touched = Touched({f"worker {place}": path for place, path in files.items()})
+        self._touched = Touched({})
         self._children: set[asyncio.subprocess.Process] = set()
+        self._places: dict[int, asyncio.Task[None]] = {}
+        self._dismissals: dict[int, asyncio.Event] = {}
+        self._dismissed: set[int] = set()
+        self._shares: dict[int, float] = {}
+        self._most = _most_of(options)
+        self._settled_at = 0.0
+        self._enough_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._ready: set[int] = set()
         self._stopping = asyncio.Event()
         self._first_signal = 0.0
@@ -109,12 +152,102 @@ class _Crew:
         if parent_fd >= 0:
             loop.add_reader(parent_fd, self._parent_gone, parent_fd)
         try:
-            places = range(1, self._options.processes + 1)
-            await asyncio.gather(*(self._keep_one(place) for place in places))
+            self._grow(self._options.processes)
+            while self._places:
+                await asyncio.wait(self._places.values(), return_when=asyncio.FIRST_COMPLETED)
+                for place, task in list(self._places.items()):
+                    if task.done():
+                        self._forget(place)
+                        task.result()
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
         return self._status
+
+    # --- size -------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Return how many workers there are to be now."""
+        return len(self._places) - len(self._dismissed)
+
+    def _grow(self, size: int) -> None:
+        """Fill places until so many are."""
+        loop = asyncio.get_running_loop()
+        free = (place for place in range(1, self._most + 1) if place not in self._places)
+        for place in list(free)[: size - self.size]:
+            self._places[place] = loop.create_task(self._keep_one(place))
+        self._unsettle()
+        self._watch_files()
+
+    def _dismiss(self, place: int) -> None:
+        """Have the worker of a place drain, and keep the place empty."""
+        self._dismissed.add(place)
+        self._shares.pop(place, None)
+        self._dismissals.setdefault(place, asyncio.Event()).set()
+        self._watch_files()
+
+    def _forget(self, place: int) -> None:
+        del self._places[place]
+        self._dismissed.discard(place)
+        self._dismissals.pop(place, None)
+        self._watch_files()
+
+    def _watch_files(self) -> None:
+        kept = [place for place in self._places if place not in self._dismissed]
+        self._touched.watch(
+            {f"worker {place}": self._files[place] for place in kept if place in self._files}
+        )
+
+    def _unsettle(self) -> None:
+        """Wait a little: shares told before a worker came or went do not add up."""
+        self._settled_at = time.monotonic() + _SETTLE_S
+        self._enough_since = None
+        self._size_in(_SETTLE_S)
+
+    def _size_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._most > self._options.processes:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._fit)
+
+    def _fit(self) -> None:
+        """Have as many workers as their shares need."""
+        now = time.monotonic()
+        size, capacity = self.size, self._options.capacity
+        if self._stopping.is_set():
+            return
+        if now < self._settled_at:
+            self._size_in(self._settled_at - now)
+            return
+        shares = sum(self._shares.values())
+        needed = min(math.ceil(shares / capacity - _FUZZ), self._most)
+        if needed > size:
+            log.info(
+                "workers %d → %d (%d to %d): slots wanted of this crew are %.3g, and one has up to "
+                "%d", size, needed, self._options.processes, self._most, shares, capacity,
+            )  # fmt: skip
+            self._grow(needed)
+            return
+        if size <= self._options.processes or shares > _ENOUGH * (size - 1) * capacity:
+            self._enough_since = None
+            return
+        if self._enough_since is None:
+            self._enough_since = now
+        if now - self._enough_since < HOLD_S:
+            self._size_in(self._enough_since + HOLD_S - now)
+            return
+        log.info(
+            "workers %d → %d (%d to %d): slots wanted of this crew were %.3g at most for %.3g s",
+            size, size - 1, self._options.processes, self._most,
+            _ENOUGH * (size - 1) * capacity, HOLD_S,
+        )  # fmt: skip
+        self._dismiss(max(place for place in self._places if place not in self._dismissed))
+        self._unsettle()
+
+    # --- stop -------------------------------------------------------------------------
 
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong with the workers now; in any thread."""
@@ -143,7 +276,7 @@ class _Crew:
     async def _keep_one(self, place: int) -> None:
         """Keep one place filled until the crew stops, or the child has done its work."""
         crashes = 0
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and place not in self._dismissed:
             began = time.monotonic()
             status = await self._run_one(place)
             if status == 0 and (self._options.burst or self._stopping.is_set()):
@@ -154,13 +287,13 @@ class _Crew:
                     self._status = status
                     self._stop(signal.SIGTERM)
                 return
-            if self._stopping.is_set():
+            if self._stopping.is_set() or place in self._dismissed:
                 return
             crashes = 1 if time.monotonic() - began >= _STEADY_S else crashes + 1
             pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(crashes - 1, 16))
             log.warning("worker %d %s; it is started again in %.1f s", place, _how(status), pause_s)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                await asyncio.wait_for(self._until_to_end(place), pause_s)
 
     async def _run_one(self, place: int) -> int:
         """Start a child and return its exit status."""
@@ -170,6 +303,8 @@ class _Crew:
             with theirs:
                 environment = {**os.environ, PARENT_FD: str(theirs.fileno())}
                 environment.pop("NOTIFY_SOCKET", None)
+                if self._most > self._options.processes:
+                    environment[IN_CREW] = "1"
                 if place in self._files:
                     environment[HEALTH_FILE] = str(self._files[place])
                 child = await asyncio.create_subprocess_exec(
@@ -181,27 +316,51 @@ class _Crew:
             self._children.add(child)
             if self._stopping.is_set():
                 child.terminate()
-            telling = asyncio.ensure_future(self._until_ready(ours, place))
+            telling = asyncio.ensure_future(self._listen(ours, place))
             try:
                 return await self._until_ended(child, place)
             finally:
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
                 self._ready.discard(place)
+                self._shares.pop(place, None)
                 self._children.discard(child)
 
-    async def _until_ready(self, sock: socket.socket, place: int) -> None:
-        if await asyncio.get_running_loop().sock_recv(sock, 16):
-            self._ready.add(place)
-            if len(self._ready) == self._options.processes:
-                notify("READY=1")
+    async def _listen(self, sock: socket.socket, place: int) -> None:
+        """Take in what a child tells, line by line."""
+        loop, rest = asyncio.get_running_loop(), b""
+        while data := await loop.sock_recv(sock, 4096):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                word, _, value = line.decode().partition(" ")
+                if word == READY:
+                    self._ready.add(place)
+                    if len(self._ready) == self._options.processes:
+                        notify("READY=1")
+                    self._unsettle()
+                elif word == WANTS and place not in self._dismissed:
+                    self._shares[place] = float(value)
+                    self._fit()
+
+    async def _until_to_end(self, place: int) -> None:
+        """Wait until the crew stops, or this place is given up."""
+        dismissed = self._dismissals.setdefault(place, asyncio.Event())
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._stopping, dismissed)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _until_ended(self, child: asyncio.subprocess.Process, place: int) -> int:
         ended = asyncio.ensure_future(child.wait())
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        stopping = asyncio.ensure_future(self._until_to_end(place))
         await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not ended.done():
+            if not self._stopping.is_set():
+                with contextlib.suppress(ProcessLookupError):
+                    child.terminate()
             limit_s = self._options.grace_us / 1e6 + _MARGIN_S
             await asyncio.wait((ended,), timeout=limit_s)
             if not ended.done():

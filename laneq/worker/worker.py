@@ -33,6 +33,7 @@ from laneq.worker.loop import ClaimLoop, shortest_lease_us
 from laneq.worker.meter import Meter
 from laneq.worker.notify import notify
 from laneq.worker.plans import RunnableTask
+from laneq.worker.pool import ElasticSlots
 from laneq.worker.progress import ProgressSender
 from laneq.worker.runner import STUCK_AFTER_S, Run, Runner, call_hooks
 from laneq.worker.server import warn_of_server
@@ -112,11 +113,13 @@ class Worker:
         *,
         unwell_after_s: float = LIMIT_S,
         on_hung: Callable[[], None] | None = None,
+        on_share: Callable[[float], None] | None = None,
     ) -> None:
         self._app = app
         self._options = options or WorkerOptions()
         self.id = new_id()
-        self.slots = Slots(self._options.concurrency, self._options.reserved)
+        slots = max(self._options.concurrency, self._options.least_slots)
+        self.slots = Slots(slots, self._options.reserved)
         self.ready = asyncio.Event()
         self.stopped = asyncio.Event()
         self.is_clean = True
@@ -136,13 +139,16 @@ class Worker:
         self._is_turn_asked = False
         self._unwell_after_s = unwell_after_s
         self._on_hung = on_hung
-        self._wellness: Wellness
-        self._letters: LetterWatch
+        self._on_share = on_share
+        self._elastic: ElasticSlots | None = None
+        self._elastic_task: asyncio.Task[None] | None = None
         self._interrupter: Interrupter
+        self._wellness: Wellness
         self._loop_task: asyncio.Task[None]
         self._heartbeat: Heartbeat
         self._driver: AsyncDriver
         self._claims: ClaimLoop
+        self._letters: LetterWatch
         self._progress: ProgressSender
         #: The jobs that run here.
         self.runner: Runner
@@ -207,6 +213,16 @@ class Worker:
             )
             self._heartbeat = self._make_heartbeat(loop)
             self._interrupter = Interrupter(loop)
+            if options.max_slots is not None or self._on_share is not None:
+                self._elastic = ElasticSlots(
+                    self._driver,
+                    app.keys,
+                    self.id,
+                    options=options,
+                    slots=self.slots,
+                    on_step=self._has_stepped,
+                    on_share=self._on_share,
+                )
             await self._claims.know_lanes()
             self._check_lanes()
             await warn_of_server(self._driver)
@@ -222,6 +238,10 @@ class Worker:
         self._wellness = Wellness(self._signs, time.monotonic, limit_s=self._unwell_after_s)
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
         self._loop_task.add_done_callback(self._loop_ended)
+        if self._elastic is not None:
+            self._elastic.keep_time(now_us)
+            self._elastic_task = loop.create_task(self._elastic.run(), name="laneq-pool")
+            self._elastic_task.add_done_callback(_tell_of_pool)
         self._interrupter.install()
         self._is_started = True
         self.ready.set()
@@ -273,6 +293,15 @@ class Worker:
         self._lease_us = {lane.name: lane.lease_us for lane in lanes.lanes}
         self._lanes = lanes.names
         self._heartbeat.set_interval(shortest_lease_us(lanes))
+        if self._elastic is not None:
+            self._elastic.know(self._served)
+            self._elastic.idle_s = self._heartbeat.interval_s
+
+    def _has_stepped(self) -> None:
+        """Claim for new slots, free what given-up ones had, and have the list show it."""
+        self.runner.fit(self.slots.total)
+        self._claims.look()
+        self._heartbeat.nudge()
 
     def _check_lanes(self) -> None:
         for name in (*(self._options.lanes or ()), *self._options.reserved):
@@ -285,12 +314,13 @@ class Worker:
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self.slots.total,
-            reserve=self._options.reserved,
+            reserve={lane: min(n, self.slots.total) for lane, n in self._options.reserved.items()},
             lanes=self._served,
             tasks=tuple(self._app.tasks),
             running=self.slots.running,
             started_at=self._started_at,
             alive_us=self._heartbeat.alive_us,
+            pool=None if self._elastic is None else self._elastic.view(),
             unwell="; ".join(self.problems()) if self._is_started else "",
         )
 
@@ -305,10 +335,16 @@ class Worker:
                 f"laneq worker {label} (pid {os.getpid()}, id {self.id})",
                 f"  redis      {self._app.address}, namespace {self._app.namespace}",
                 f"  lanes      {', '.join(self._served)}",
-                f"  slots      {options.concurrency}, reserved: {reserve}",
+                f"  slots      {self.slots.total}{self._limits()}, reserved: {reserve}",
                 f"  tasks      {', '.join(tasks) or 'none: this app has no task'}",
             )
         )
+
+    def _limits(self) -> str:
+        options = self._options
+        if options.max_slots is None:
+            return ""
+        return f" of {options.least_slots} to {options.capacity}, as wait objectives need them"
 
     # --- while it runs ----------------------------------------------------------------
 
@@ -383,6 +419,13 @@ class Worker:
             except RuntimeError:  # the loop's thread came between
                 continue
 
+    def _take_end(self) -> None:
+        """Take in that an outcome is to be reported, or a slot is free."""
+        ended = self.runner.ended
+        if ended and ended[-1].kind == "dead":
+            self._letters.note(ended[-1].lane)
+        self._claims.wake()
+
     def _take_news(self, news: Lost) -> None:
         self._lose(news.lost)
         for fence in news.cancels:
@@ -411,13 +454,6 @@ class Worker:
             self.runner.cancel_early(fence)
         elif not run.job.is_cancelled:
             self.runner.stop(run, "cancel")
-
-    def _take_end(self) -> None:
-        """Take in that an outcome is to be reported, or a slot is free."""
-        ended = self.runner.ended
-        if ended and ended[-1].kind == "dead":
-            self._letters.note(ended[-1].lane)
-        self._claims.wake()
 
     def _tell_blocked(self, seconds: float) -> None:
         """Name the job that keeps the loop from turning; called by the heartbeat's thread.
@@ -505,6 +541,8 @@ class Worker:
             self.stopped.set()
             return
         self.begin_stop()
+        if self._elastic_task is not None:
+            self._elastic_task.cancel()
         limit_s = self._options.grace_us / 1e6 if grace_s is None else grace_s
         began = time.monotonic()
         if not await self._within(limit_s, lambda: not self.slots.running, hurried=True):
@@ -568,6 +606,11 @@ class Worker:
         except (StoreError, TimeoutError) as error:
             # The list forgets a worker that does not beat.
             log.info("the worker could not sign off: %s", error)
+
+
+def _tell_of_pool(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the worker keeps the slots that it has from now on", exc_info=task.exception())
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, function: Any, *args: Any) -> None:

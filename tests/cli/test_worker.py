@@ -92,6 +92,26 @@ def test_several_processes_are_supervised(laneq: Commands, options):
     assert (how, given.processes) == ("supervise", 3)
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("--min 2 --max 32", WorkerOptions(concurrency=2, min_slots=2, max_slots=32)),
+        ("--min 2 --max 32 -c 8", WorkerOptions(concurrency=8, min_slots=2, max_slots=32)),
+        ("--max 32", WorkerOptions(concurrency=10, max_slots=32)),
+    ],
+)
+def test_a_worker_that_sizes_itself_starts_with_its_least(
+    laneq: Commands, options, words: str, wanted: WorkerOptions
+):
+    laneq.out("worker", "shop_w", *words.split())
+    assert options == [("run_worker", wanted)]
+
+
+def test_processes_that_may_become_more_are_supervised(laneq: Commands, options):
+    laneq.out("worker", "shop_w", "-c", "4", "--processes-max", "3")
+    assert options == [("supervise", WorkerOptions(concurrency=4, processes_max=3))]
+
+
 @pytest.mark.parametrize("processes", ["1", "3"])
 @pytest.mark.parametrize(
     ("words", "wanted"),
@@ -126,7 +146,10 @@ def test_what_is_to_be_shown_of_its_health_reaches_the_worker(
         ("--grace soon", "grace"),
         ("--processes 0", "processes"),
         ("--lanes ,", "lanes"),
-        ("--min 1", "--min"),
+        ("--min 1", "min_slots: needs max_slots"),
+        ("--max 4 -c 5", "may have 5 to 4 slots"),
+        ("--max 4 --min 5", "may have 5 to 4 slots"),
+        ("--processes 3 --processes-max 2", "processes_max"),
     ],
 )
 def test_wrong_options_are_wrong_usage(laneq: Commands, options, words: str, told: str):

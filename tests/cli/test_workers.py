@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from laneq.calls import workers as calls
 from laneq.calls.workers import WorkerInfo
+from laneq.model import PoolView
 from tests.cli.conftest import Commands
-from tests.stage import Stage
+from tests.stage import START_US, Stage
 
 
 def register(stage: Stage, worker_id: str, name: str, pid: int) -> None:
@@ -41,6 +42,7 @@ def test_two_workers_of_one_name_are_two(laneq: Commands, stage: Stage):
         "started_at": 1.5,
         "last_heartbeat_at": rows[0]["last_heartbeat_at"],
         "unwell": "",
+        "pool": None,
     }
     lines = laneq.out("workers").splitlines()
     assert len(lines) == 3
@@ -54,6 +56,33 @@ def test_a_worker_that_lives_but_does_not_work_says_why(laneq: Commands, stage: 
     answer = laneq("workers")
     assert "ago, unwell" in answer.out
     assert "worker w (pid 7) does not work: its event loop stands" in answer.err
+
+
+def test_a_worker_that_sizes_itself_says_how_it_did_so_last_and_why(laneq: Commands, stage: Stage):
+    why = "lane urgent: 180 waiting × 0.1 s / 2 slots is a wait of 9 s, its objective 0.5 s"
+    pool = PoolView(2, 32, ("urgent",), 56, 2, START_US / 1e6, why)
+    info = WorkerInfo("w", "h", 7, 32, {}, ["urgent"], ["t"], pool=pool)
+    stage.run(calls.register(stage.keys, "id", info))
+    assert laneq.json("workers", schema="workers")[0]["pool"] == {
+        "min": 2,
+        "max": 32,
+        "lanes": ["urgent"],
+        "wanted": 56,
+        "slots_before": 2,
+        "changed_at": START_US / 1e6,
+        "reason": why,
+    }
+    out = laneq.out("workers")
+    assert "32 of 2-32" in out
+    assert "w (pid 7): 2 slots until " in out
+    assert f" ago: {why}; the fleet is to have 56 slots" in out
+
+
+def test_a_worker_that_has_not_sized_itself_yet_says_so(laneq: Commands, stage: Stage):
+    pool = PoolView(2, 32, ("urgent",), None, None, None, "no lane that it may take has an slo")
+    info = WorkerInfo("w", "h", 7, 2, {}, ["urgent"], ["t"], pool=pool)
+    stage.run(calls.register(stage.keys, "id", info))
+    assert "w (pid 7): no lane that it may take has an slo" in laneq.out("workers")
 
 
 def test_no_live_worker_is_no_error(laneq: Commands, stage: Stage):

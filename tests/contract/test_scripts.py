@@ -12,7 +12,7 @@ import redis
 
 from laneq import keys as keys_module
 from laneq import model
-from laneq.calls import jobs, lanes, probe, stats, workers
+from laneq.calls import jobs, lanes, pool, probe, stats, workers
 from laneq.calls.call import Call
 from laneq.calls.workers import Held, Sample, WorkerInfo
 from laneq.codec import encode_value
@@ -166,7 +166,10 @@ def test_nothing_is_read_whole_that_may_be_large(name):
     forbidden = {"KEYS", "SCAN", "SMEMBERS", "HKEYS", "HVALS", "LREM", "SORT", "HSCAN", "ZSCAN"}
     assert commands & forbidden == set()
     for key in re.findall(r'"HGETALL",\s*([\w]+)', code):
-        assert key in {"lanes_key", "overrides_key", "counts_key", "slice_key", "task_counts_key"}
+        assert key in {
+            "lanes_key", "overrides_key", "counts_key", "task_counts_key",
+            "slice_key", "fine_key", "before_key", "coarse_key",
+        }  # fmt: skip
     for found in re.findall(r'"Z(?:REV)?RANGE",([^)]*)', code):
         assert "-1" not in found.replace("- 1", "")
     for found in re.findall(r'"ZRANGEBYSCORE",(.*)', code):
@@ -278,6 +281,7 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(stats.spread(keys, "normal", now_us=stage.now(), window_s=60))
     stage.run(stats.task_counts(keys))
     stage.run(workers.list_workers(keys))
+    stage.run(pool.look_at_pool(keys, "w", stage.lanes.names, now_us=stage.now()))
     stage.run(workers.leave(keys, "w"))
     assert stage.run(probe.try_commands(keys, "look")) == []
     stage.allowed = {"balance of a task", "attempts of a task"}

@@ -154,7 +154,7 @@ def test_the_shares_of_equal_workers_add_up(wanted, workers):
         share_of(wanted, fleet, least=2, most=32, place=(rank + 0.5) / workers)
         for rank in range(workers)
     ]
-    assert sum(parts) == max(wanted - 5, 2 * workers)
+    assert sum(parts) == min(max(wanted - 5, 2 * workers), 32 * workers)
     assert max(parts) - min(parts) <= 1
 
 
@@ -163,11 +163,6 @@ def test_the_shares_of_unequal_workers_follow_what_each_can_grow():
     small = share_of(23, fleet, least=2, most=12, place=0.25)
     large = share_of(23, fleet, least=1, most=31, place=0.75)
     assert (small, large) == (7, 16)
-
-
-def test_workers_of_fixed_size_have_shares_beyond_it_for_their_supervisor():
-    fleet = Fleet(16, least=16, most=16)
-    assert share_of(40, fleet, least=8, most=8) == 20
 
 
 # --- decisions ----------------------------------------------------------------------------
@@ -193,6 +188,14 @@ def test_a_worker_takes_its_share_of_what_is_missing_not_all_of_it():
 def test_what_workers_of_fixed_size_give_is_not_asked_for_again():
     lane = load(waiting=0, arrivals_per_s=100, fleet=Fleet(42, 40, 2, 32))
     assert not Pool(2, 32).decide(0.0, 2, [lane]).is_step
+
+
+def test_the_share_tells_a_supervisor_of_more_and_of_less_than_its_workers_can_have():
+    crowd = load(waiting=600, recent_per_s=0, fleet=Fleet(26, 10, 16, 16))
+    wanted = 600 * 0.1 / 0.5
+    assert Pool(8, 8).decide(0.0, 8, [crowd]).share == (wanted - 10) / 2
+    calm = load(arrivals_per_s=10, fleet=Fleet(16, 0, 16, 16))
+    assert Pool(8, 8).decide(0.0, 8, [calm]).share == need_of(calm, ()).slots / 2
 
 
 def test_without_an_objective_nothing_changes():

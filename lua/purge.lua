@@ -21,7 +21,8 @@ for i = 1, lanes_n do
       local records = redis.call("HMGET", jobs_key, unpack(ids))
       for j, id in ipairs(ids) do
         local record = records[j]
-        bump(i, record and task_of(head_of(record)), "purged", 1)
+        local task = record and task_of(head_of(record)) or "?"
+        bump(i, task, "purged", 1)
         bytes = bytes + (record and #record or 0)
         if is_watched and redis.call("ZREM", watchers_key, id) == 1 then
           redis.call("PUBLISH", string.sub(jobs_key, 1, -5) .. "ended:" .. id, "purged")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 from uuid import uuid4
 
 import fakeredis
@@ -16,7 +16,8 @@ import pytest
 import redis
 
 from laneq.embedded import EmbeddedServer, Engine, find_server
-from laneq.keys import PERMANENT, keys_of
+from laneq.keys import keys_of
+from tests.audit import forget, problems_in
 from tests.proxy import Proxy
 
 
@@ -80,14 +81,16 @@ def raw(url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def namespace(raw: redis.Redis) -> Iterator[str]:
-    """A namespace of this test alone; afterwards each of its keys must have an owner or a TTL."""
+    """A namespace of this test alone; afterwards every invariant of `laneq check` must hold."""
     name = f"test-{uuid4().hex[:12]}"
     yield name
-    leftover = leftover_keys(raw, name)
+    problems = problems_in(raw, name)
+    if not raw.exists(keys_of(name).lanes):
+        # Nothing was published: the test made keys of lanes without any lane.
+        problems = [problem for problem in problems if problem.kind == "key" and not problem.lane]
     drop_namespace(raw, name)
-    assert not leftover, (
-        f"keys without an owner in laneq.keys.PERMANENT and without a TTL: {leftover}"
-    )
+    forget(name)
+    assert not problems, f"laneq check finds {problems}"
 
 
 @pytest.fixture
@@ -109,18 +112,6 @@ def keys_in(raw: redis.Redis, namespace: str) -> list[bytes]:
     prefix = keys_of(namespace).prefix
     pattern = prefix.replace(b"[", b"\\[") + b"*"
     return sorted(key for key in raw.scan_iter(match=pattern, count=1000) if key.startswith(prefix))
-
-
-def leftover_keys(raw: redis.Redis, namespace: str) -> list[str]:
-    """Return the keys of a namespace that no word of PERMANENT owns and that never expire."""
-    prefix = keys_of(namespace).prefix
-    found: list[str] = []
-    for key in keys_in(raw, namespace):
-        word = key[len(prefix) :].split(b":")[0].decode()
-        ttl: Any = raw.pttl(key)
-        if word not in PERMANENT and ttl == -1:
-            found.append(key.decode(errors="replace"))
-    return found
 
 
 def drop_namespace(raw: redis.Redis, namespace: str) -> None:

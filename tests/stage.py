@@ -17,10 +17,11 @@ from laneq.calls.call import Call
 from laneq.calls.jobs import NewJob
 from laneq.calls.lanes import LanesInForce, PublishedTask
 from laneq.calls.workers import ClaimCalls, Claimed, ClaimReply, Ended, Seats
+from laneq.check import Problem, Report
 from laneq.codec import encode_record
 from laneq.keys import Keys, keys_of
 from laneq.options import DEFAULT_LANES, Lane
-from tests.invariants import Problem, problems_in
+from tests.audit import allowed_in, audit, forget, problems_in
 
 T = TypeVar("T")
 
@@ -31,18 +32,15 @@ SECOND: Final = 1_000_000
 
 
 class Stage:
-    """One namespace on one server, real or fake.
-
-    Attributes:
-        allowed: kinds of problems that this test makes on purpose.
-    """
+    """One namespace on one server, real or fake."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, is_fake: bool) -> None:
         self.client: Any = client
         self.namespace = namespace
         self.is_fake = is_fake
         self.keys: Keys = keys_of(namespace)
-        self.allowed: set[str] = set()
+        if is_fake:
+            forget(namespace)  # another test had a server of its own
         self.lanes = LanesInForce(version=0, lanes=(), declared={}, overrides={})
         self._seq = 0
 
@@ -195,8 +193,15 @@ class Stage:
 
     def problems(self) -> list[Problem]:
         """Return each broken invariant that this test did not make on purpose."""
-        found = problems_in(self.client, self.namespace)
-        return [problem for problem in found if problem.kind not in self.allowed]
+        return problems_in(self.client, self.namespace, is_fake=self.is_fake)
+
+    def audit(self, *, is_repair: bool = False) -> Report:
+        """Check the namespace, whatever this test does on purpose."""
+        return audit(self.client, self.namespace, is_repair=is_repair, is_fake=self.is_fake)
+
+    def allow(self, *kinds: str) -> None:
+        """Name kinds of problems that this test makes on purpose."""
+        allowed_in(self.namespace).update(kinds)
 
 
 @dataclass

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "health": Entry(
         "laneq.cli.health", "Tell whether work can be enqueued, claimed and acknowledged."
     ),
+    "check": Entry("laneq.cli.check", "Prove that the books balance and that nothing is broken."),
     "bench": Entry("laneq.cli.bench", "Measure laneq on this machine."),
 }
 

@@ -21,6 +21,7 @@ from laneq.calls import jobs as job_calls
 from laneq.drive import SyncDriver
 from laneq.embedded import EmbeddedServer, Engine
 from laneq.keys import PERMANENT, Keys
+from tests.audit import problems_in
 from tests.chaos import diary
 from tests.chaos.books import Account, Books
 from tests.chaos.fleet import GRACE_S, Fleet, Post
@@ -29,7 +30,6 @@ from tests.chaos.havoc import Havoc, Network
 from tests.chaos.ledger import Ledger
 from tests.chaos.producers import Crowd
 from tests.chaos.tasks import KEEP, LEASE, build
-from tests.invariants import problems_in
 from tests.proxy import Proxy
 
 NAMESPACE: Final = "chaos"

@@ -23,7 +23,7 @@ def kill(stage: Stage, *ids: str, task: str = "t", lane: str = "normal") -> None
 def take_body(stage: Stage, job_id: str) -> None:
     """Delete a letter's body, as an eviction would."""
     stage.client.hdel(stage.keys.jobs, job_id)
-    stage.allowed.add("no body")
+    stage.allow("no body")
 
 
 def ids(laneq: Commands, *options: str) -> list[str]:

@@ -36,9 +36,9 @@ from laneq.calls.jobs import read_outcome
 from laneq.embedded import EmbeddedServer, Engine
 from laneq.keys import Keys, keys_of
 from laneq.options import DEFAULT_LANES
+from tests.audit import problems_in
 from tests.faults import body
 from tests.faults.body import Entry
-from tests.invariants import problems_in
 
 T = TypeVar("T")
 

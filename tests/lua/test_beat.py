@@ -66,7 +66,7 @@ def test_a_lease_that_another_holds_or_nobody_is_lost(stage):
     assert beat(stage, mine).lost == set("abcd")
     assert stage.places("leases") == before
     stage.client.hdel(stage.keys.runs, "d")
-    stage.allowed = {"balance of a task", "attempts of a task"}
+    stage.allow("run line")
 
 
 def test_a_renewal_makes_no_lease_where_there_is_none(stage):
@@ -74,10 +74,13 @@ def test_a_renewal_makes_no_lease_where_there_is_none(stage):
     stage.client.zrem(stage.key("leases", "normal"), "a")
     beat(stage, held(worker, "a"))
     assert stage.places("leases") == {}
-    stage.allowed = {
-        "orphan", "run line", "balance of a lane", "balance of a task", "attempts of a lane",
+    stage.allow(
+        "orphan",
+        "balance of a lane",
+        "balance of a task",
+        "attempts of a lane",
         "attempts of a task",
-    }  # fmt: skip
+    )
 
 
 def test_a_worker_learns_of_cancels_at_its_next_heartbeat(stage):

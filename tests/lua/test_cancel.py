@@ -107,4 +107,3 @@ def test_a_job_whose_body_or_run_line_is_odd_can_be_cancelled(stage):
     stage.client.hdel(stage.keys.jobs, "c")
     assert [stage.cancel(i, keep_us=0).word for i in "abc"] == ["cancelled"] * 3
     assert stage.order() == []
-    stage.allowed = {"balance of a task"}

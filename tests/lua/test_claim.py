@@ -383,7 +383,6 @@ def test_a_job_whose_body_is_gone_becomes_a_letter_that_says_so(stage):
     view = stage.look("000")
     assert (view.state, view.error.message, view.args) == ("dead", "body missing", None)
     assert stage.counts() == {"enqueued": 50, "started": 25, "dead": 25, "missing": 25}
-    stage.allowed = {"no body", "balance of a task"}
 
 
 def test_a_body_that_goes_between_two_attempts_keeps_its_task_and_attempts(stage):
@@ -395,7 +394,6 @@ def test_a_body_that_goes_between_two_attempts_keeps_its_task_and_attempts(stage
     assert worker.take() == []
     view = stage.look("a")
     assert (view.state, view.task, view.attempt) == ("dead", "t", 1)
-    stage.allowed = {"no body"}
 
 
 def test_a_run_line_that_cannot_be_read_is_as_none(stage):

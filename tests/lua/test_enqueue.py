@@ -241,7 +241,7 @@ def test_task_names_without_end_are_counted_together(stage):
     assert stage.task_counts("t") == {}
     assert stage.task_counts("*") == {"enqueued": 1, "started": 1}
     assert stage.task_counts("known") == {"enqueued": 7, "started": 1}
-    stage.allowed = {"balance of a task"}
+    stage.allow("balance of a task", "balance of tasks")
 
 
 def test_a_thousand_jobs_of_one_mebibyte_in_all_and_one_payload_of_a_mebibyte(stage):

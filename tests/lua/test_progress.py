@@ -61,4 +61,4 @@ def test_progress_of_a_job_whose_run_line_is_odd_changes_nothing(stage):
     stage.client.hset(stage.keys.runs, "a", "garbage")
     with pytest.raises(LeaseLost):
         report(stage, "a", 5)
-    stage.allowed = {"run line"}
+    stage.allow("run line")

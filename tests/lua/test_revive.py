@@ -95,7 +95,7 @@ def test_what_cannot_be_revived_is_said_for_each(stage):
     before = stage.snapshot()
     assert stage.revive("open", "run", "gone", "ghost") == ["open", "open", "no_body", "unknown"]
     assert stage.snapshot() == before
-    stage.allowed = {"no body"}
+    stage.allow("no body")
 
 
 def test_an_id_named_twice_is_revived_once(stage):

@@ -62,7 +62,7 @@ def test_counts_of_very_many_tasks_fit_a_reply(stage):
     fields = {f"t{n}\tenqueued": 1 for n in range(9000)}
     stage.client.hset(stage.keys.task_counts, mapping=fields)
     assert len(stage.run(stats.task_counts(stage.keys))) == 9000
-    stage.allowed = {"balance of a task"}
+    stage.allow("balance of a task", "balance of tasks")
 
 
 def test_what_only_a_newer_laneq_measures_is_passed_over(stage):

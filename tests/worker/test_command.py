@@ -22,7 +22,7 @@ import redis
 
 from laneq import JobFailed, LaneQ, State
 from laneq.calls.lanes import set_lane
-from tests.invariants import problems_in
+from tests.audit import problems_in
 
 tasks = importlib.import_module("tests.worker.jobs_for_children")
 pytestmark = pytest.mark.slow

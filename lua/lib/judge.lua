@@ -1,0 +1,143 @@
+-- @include text
+-- @include head
+-- @include read_run
+-- @include lane_name
+-- gather: all that the namespace has of some jobs, at one instant. `records` are
+-- their records, false where there is none. The bodies of outcomes are read, as
+-- they stand behind the line that is looked at: one over 64 KB is left out (its
+-- line is then not judged) once 2 MiB were read in this call.
+local read_bytes = 0
+local has_history, has_progress
+local function gather(ids, records)
+  local facts = {}
+  for n, id in ipairs(ids) do
+    local record = records[n]
+    local newline = record and string.find(record, "\n", 1, true)
+    local f = { id = id, record = record, places = {} }
+    if newline then
+      f.head = string.sub(record, 1, newline - 1)
+      f.is_returned = option_of(f.head, "n") ~= nil
+    end
+    facts[n] = f
+  end
+  local function add(word, i, key, scores)
+    for n, f in ipairs(facts) do
+      if scores[n] then
+        f.places[#f.places + 1] = { word = word, i = i, key = key, score = tonumber(scores[n]) }
+      end
+    end
+  end
+  for i = 1, lanes_n do
+    add("waiting", i, waiting_key(i), redis.call("ZMSCORE", waiting_key(i), unpack(ids)))
+    add("scheduled", i, scheduled_key(i), redis.call("ZMSCORE", scheduled_key(i), unpack(ids)))
+    add("leases", i, leases_key(i), redis.call("ZMSCORE", leases_key(i), unpack(ids)))
+    add("dead", i, dead_key(i), redis.call("ZMSCORE", dead_key(i), unpack(ids)))
+  end
+  add("ended", 0, ended_key, redis.call("ZMSCORE", ended_key, unpack(ids)))
+  local lines = redis.call("HMGET", runs_key, unpack(ids))
+  if has_history == nil then
+    has_history = redis.call("EXISTS", history_key) == 1
+    has_progress = redis.call("EXISTS", progress_key) == 1
+  end
+  for n, f in ipairs(facts) do
+    f.line = lines[n]
+    f.run = f.line and read_run(f.line)
+    f.has_history = has_history and redis.call("HEXISTS", history_key, f.id) == 1
+    f.has_progress = has_progress and redis.call("HEXISTS", progress_key, f.id) == 1
+    local size = redis.call("HSTRLEN", outcomes_key, f.id)
+    f.has_outcome = size > 0
+    if f.has_outcome and (size <= 65536 or read_bytes < 2097152) then
+      read_bytes = read_bytes + size
+      local text = redis.call("HGET", outcomes_key, f.id)
+      f.end_state, f.end_lane = string.match(text, "^(%a+) (%S+) %d+ %d+ %d+ %d+ %d+ %S+ %d+ [^\n]*\n")
+      f.end_at = string.match(text, "^%a+ %S+ %d+ %d+ %d+ %d+ (%d+) ")
+      local states = " succeeded dead cancelled expired "
+      f.is_readable = f.end_state ~= nil and string.find(states, f.end_state, 1, true) ~= nil
+      f.has_no_body_by_right = string.find(text, "\n!body missing", 1, true) ~= nil
+    elseif f.has_outcome then
+      f.is_unread = true
+    end
+  end
+  return facts
+end
+-- fault_of_run: what is wrong with the run line of a job that is open, nothing if it is well.
+local function fault_of_run(f, word, i)
+  local run = f.run
+  if f.line and not run then return "its run line cannot be read" end
+  if word == "leases" then
+    if not run then return "a lease without a run line" end
+    if run.fence == "0" or run.worker == "-" then return "a lease that no worker holds" end
+  elseif run and run.fence ~= "0" then
+    return word .. ", and its run line has the fence " .. run.fence .. " of " .. run.worker
+  elseif run and f.head and not f.is_returned then
+    return "its record does not say that it has a run line"
+  elseif not run and f.is_returned then
+    return "its record says that it has a run line, and it has none"
+  end
+  if run and run.lane ~= lane_name(i) then return "its run line says lane " .. run.lane end
+  local flags = run and run.flags or 0
+  if f.has_history and flags < 4 then return "its run line does not tell of its history" end
+  if f.has_progress and flags % 4 < 2 then return "its run line does not tell of its progress" end
+  return nil
+end
+local function judge_open(f, at, say)
+  local word, i, key = at.word, at.i, at.key
+  if f.has_outcome then say("outcome", i, word .. ", and it has an outcome") end
+  if not f.head then
+    say("no body", i, f.record and word .. ", and its record cannot be read" or word .. " without a record")
+  end
+  local fault = fault_of_run(f, word, i)
+  if fault then say("run line", i, fault) end
+  if word == "leases" then return end
+  if redis.call("ZCOUNT", key, int(at.score), int(at.score)) > 1 then
+    say("order", i, word .. " with the score " .. int(at.score) .. ", which another has too")
+  end
+  if word == "waiting" and at.score > now then
+    say("order", i, "it waits from " .. int(at.score) .. ", which is after now, " .. int(now))
+  end
+end
+local function judge_ended(f, at, say)
+  local word, i = at.word, at.i
+  if not f.has_outcome then
+    say("outcome", i, word .. ", and it has no outcome")
+  elseif not f.is_unread then
+    if not f.is_readable then
+      say("outcome", i, word .. ", and its outcome cannot be read")
+    elseif (f.end_state == "dead") ~= (word == "dead") then
+      say("outcome", i, "it is among the " .. word .. ", and its outcome says " .. f.end_state)
+    elseif word == "dead" and f.end_lane ~= lane_name(i) then
+      say("outcome", i, "its outcome says lane " .. f.end_lane)
+    end
+  end
+  if f.line then say("orphan", i, "a run line, while it is " .. word) end
+  -- What is kept of other ended jobs is their outcome; of a letter also what it takes to retry it.
+  if word == "dead" and not f.record and not f.has_no_body_by_right and not f.is_unread then
+    say("no body", i, "a dead letter without a record")
+  end
+end
+-- judge: say what is wrong with a job: kind, lane (0 for none) and detail, in words.
+local function judge(f, say)
+  local places = f.places
+  if #places == 1 then
+    local at = places[1]
+    if at.word == "dead" or at.word == "ended" then
+      judge_ended(f, at, say)
+    else
+      judge_open(f, at, say)
+    end
+  elseif #places > 1 then
+    local names = {}
+    for n, at in ipairs(places) do
+      names[n] = at.i == 0 and at.word or at.word .. " of " .. lane_name(at.i)
+    end
+    say("two places", places[1].i, table.concat(names, " and "))
+  else
+    local parts = {}
+    if f.record then parts[#parts + 1] = "a record" end
+    if f.line then parts[#parts + 1] = "a run line" end
+    if f.has_outcome then parts[#parts + 1] = "an outcome" end
+    if f.has_history then parts[#parts + 1] = "a history" end
+    if f.has_progress then parts[#parts + 1] = "a progress" end
+    if #parts > 0 then say("orphan", 0, table.concat(parts, ", ") .. " of a job that is in no place") end
+  end
+end

@@ -17,7 +17,8 @@ the figures and the reason (`PoolDecision`), for the log and for operators.
   there that what waits is drained within the objective.
 
 Jobs of higher lanes go first, so their waiting work and their load count too; slots that
-reserves keep for other lanes do not help, so they come on top.
+reserves keep for other lanes do not help, so they come on top; and a lane's own limits
+(`max_running`, `rate`) bound what slots can do for it.
 
 **Steps** (`Pool`). Up at once, as soon as the lane would miss its objective: a job more could be
 late already. Down slowly: never below what was wanted at any time in the last 30 s, not for less
@@ -107,6 +108,7 @@ class LaneLoad:
         run_s: mean run time in seconds; None where nothing was measured.
         reserve: slots of the fleet that it is sure of.
         kept: slots that single workers keep for it.
+        limit: slots that it may use at most, see `limit_of`; None for no limit.
         fleet: the slots that serve it.
     """
 
@@ -121,16 +123,26 @@ class LaneLoad:
     run_s: float | None = None
     reserve: int = 0
     kept: int = 0
+    limit: float | None = None
 
     @property
     def busy(self) -> float:
         """Return the slots that its arrivals keep busy on average, in erlangs."""
-        return self.arrivals_per_s * (self.run_s or 0.0)
+        return self._of_limit(self.arrivals_per_s * (self.run_s or 0.0))
 
     @property
-    def work_s(self) -> float:
-        """Return the run time of all that waits, in slot-seconds."""
-        return self.waiting * (self.run_s or 0.0)
+    def busy_of_late(self) -> float:
+        """Return the slots that what arrived since the last look keeps busy."""
+        rate = self.arrivals_per_s if self.recent_per_s is None else self.recent_per_s
+        return self._of_limit(rate * (self.run_s or 0.0))
+
+    def work_within(self, seconds: float) -> float:
+        """Return the run time of what waits and may run in that time, in slot-seconds."""
+        work_s = self.waiting * (self.run_s or 0.0)
+        return work_s if self.limit is None else min(work_s, self.limit * seconds)
+
+    def _of_limit(self, slots: float) -> float:
+        return slots if self.limit is None else min(slots, self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +248,20 @@ def slots_for_objective(load: float, run_s: float, slo_s: float, *, share: float
     return high
 
 
+def limit_of(
+    *, max_running: int | None, starts_per_s: float | None, run_s: float | None
+) -> float | None:
+    """Return the slots that a lane can use at most, as its own limits have it.
+
+    Args:
+        max_running: jobs that may run at a time; None for no limit.
+        starts_per_s: jobs that may start per second; None for no limit.
+        run_s: mean run time in seconds; None where it is not known.
+    """
+    by_rate = None if starts_per_s is None or run_s is None else starts_per_s * run_s
+    return min((limit for limit in (max_running, by_rate) if limit is not None), default=None)
+
+
 def need_of(lane: LaneLoad, others: Iterable[LaneLoad], *, heeds_age: bool = True) -> Need:
     """Return the slots that a lane with an objective wants over the fleet.
 
@@ -258,7 +284,7 @@ def need_of(lane: LaneLoad, others: Iterable[LaneLoad], *, heeds_age: bool = Tru
     load = sum(each.busy for each in ahead)
     run_s = load / rate if load > 0 else lane.run_s or 0.0
     waiting = sum(each.waiting for each in ahead)
-    work_s = sum(each.work_s for each in ahead)
+    work_s = sum(each.work_within(slo_s) for each in ahead[1:]) + lane.waiting * (lane.run_s or 0)
     slots = lane.fleet.slots
     usable = max(slots - kept, 1.0)
 
@@ -284,12 +310,7 @@ def need_of(lane: LaneLoad, others: Iterable[LaneLoad], *, heeds_age: bool = Tru
         f"for its objective of {slo_s:g} s that needs {rest}"
     )
     if lane.waiting and predicted_s > LATE_SHARE * slo_s:
-        recent = sum(
-            (each.arrivals_per_s if each.recent_per_s is None else each.recent_per_s)
-            * (each.run_s or 0.0)
-            for each in ahead
-        )
-        drain = _up(kept + recent + work_s / slo_s)
+        drain = _up(kept + sum(each.busy_of_late for each in ahead) + work_s / slo_s)
         is_missed = is_missed or drain > slots
         if drain > wanted:
             wanted = drain
@@ -311,6 +332,11 @@ def need_of(lane: LaneLoad, others: Iterable[LaneLoad], *, heeds_age: bool = Tru
                 f"{lane.head_age_s:.3g} s, its objective {slo_s:g} s"
             )
             inputs["late"] = late
+    if lane.limit is not None:
+        # What its own limits hold back is not helped by slots.
+        useful = _up(kept + sum(each.busy for each in ahead[1:]) + lane.limit)
+        wanted, is_missed = min(wanted, useful), is_missed and useful > slots
+        inputs["useful"] = useful
     return Need(lane.name, wanted, is_missed, is_late, reason, MappingProxyType(inputs))
 
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from laneq.calls.lanes import LaneInForce, LanesInForce
 from laneq.calls.pool import LaneNow, PoolNow, look_at_pool
 from laneq.drive import AsyncDriver
-from laneq.elastic import LOOK_S, LaneLoad, Pool, PoolDecision, Rate, averaging_s
+from laneq.elastic import LOOK_S, LaneLoad, Pool, PoolDecision, Rate, averaging_s, limit_of
 from laneq.errors import StoreError
 from laneq.keys import Keys
 from laneq.model import PoolView
@@ -65,6 +66,7 @@ class ElasticSlots:
         self._reserved = frozenset(options.reserved)
         self._is_all_reserved = sum(options.reserved.values()) >= self._most
         self._lanes: tuple[str, ...] = ()
+        self._in_force: dict[str, LaneInForce] = {}
         self._rates: dict[str, Rate] = {}
         self._runs: dict[str, float] = {}
         self._offset_us = 0
@@ -76,8 +78,9 @@ class ElasticSlots:
         self._reason = ""
         self.idle_s = _IDLE_S[1]
 
-    def know(self, served: Sequence[str]) -> None:
-        """Take in the lanes that the worker serves."""
+    def know(self, lanes: LanesInForce, served: Sequence[str]) -> None:
+        """Take in the lanes in force, and those that the worker serves."""
+        self._in_force = {lane.name: lane for lane in lanes.lanes}
         # Where all slots are reserved, no other lane ever gets one.
         self._lanes = tuple(
             lane for lane in served if not self._is_all_reserved or lane in self._reserved
@@ -162,9 +165,17 @@ class ElasticSlots:
             recent_per_s=rate.latest,
             run_s=run_s,
             reserve=lane.reserve,
+            limit=self._limit(lane.name, run_s),
             kept=lane.kept,
             fleet=lane.fleet,
         )
+
+    def _limit(self, name: str, run_s: float | None) -> float | None:
+        lane = self._in_force.get(name)
+        if lane is None:
+            return None
+        most = None if lane.max_running < 0 else lane.max_running
+        return limit_of(max_running=most, starts_per_s=None, run_s=run_s)
 
     def _apply(self, step: PoolDecision, now_us: int) -> None:
         self._before, self._changed_at, self._reason = step.before, now_us / 1e6, step.reason

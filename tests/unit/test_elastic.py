@@ -19,6 +19,7 @@ from laneq.elastic import (
     Rate,
     averaging_s,
     desired_slots,
+    limit_of,
     need_of,
     share_of,
     slots_for_objective,
@@ -141,6 +142,28 @@ def test_slots_that_reserves_keep_idle_for_others_come_on_top():
     higher = load("critical", priority=10_000, slo_s=None, reserve=4, arrivals_per_s=10)
     without = need_of(urgent, (replace(higher, reserve=0),)).slots
     assert need_of(urgent, (higher,)).slots == without + 3
+
+
+def test_slots_that_a_lanes_own_limits_leave_unused_are_not_wanted():
+    lane = load(waiting=500, head_age_s=9, arrivals_per_s=100, limit=4)
+    need = need_of(lane, ())
+    assert (need.slots, need.is_missed) == (4, False)
+    few = replace(lane, fleet=Fleet(2, 0, 2, 32))
+    assert (need_of(few, ()).slots, need_of(few, ()).is_missed) == (4, True)
+
+
+def test_work_of_a_higher_lane_that_its_own_limits_hold_back_is_not_ahead():
+    urgent = load(waiting=1)
+    higher = load("critical", priority=10_000, slo_s=None, waiting=1_000, arrivals_per_s=1_000)
+    assert need_of(urgent, (higher,)).slots > 100
+    assert need_of(urgent, (replace(higher, limit=2),)).slots <= 6
+
+
+def test_a_lanes_limit_is_the_tighter_of_running_and_rate():
+    assert limit_of(max_running=5, starts_per_s=None, run_s=None) == 5
+    assert limit_of(max_running=5, starts_per_s=30, run_s=0.1) == 3
+    assert limit_of(max_running=None, starts_per_s=30, run_s=None) is None
+    assert limit_of(max_running=None, starts_per_s=None, run_s=1.0) is None
 
 
 # --- shares -------------------------------------------------------------------------------

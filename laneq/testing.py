@@ -446,12 +446,9 @@ class Testing:
                 plan.timeout_s or 0.0, error.__cause__, retry=retry, attempt=attempt
             ), None
         if error is None:
-            found = outcomes.returned(
+            return outcomes.returned(
                 value, keep_us=plan.keep_us, max_payload=self._app.max_payload
-            )
-            if isinstance(found, Verdict):
-                return found, None
-            error = found
+            ), None
         return outcomes.raised(error, retry=retry, attempt=attempt), error
 
     # --- the worker's calls -------------------------------------------------------------------

@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from types import FrameType
 from typing import Any, Final
 
 from laneq.options import WorkerOptions
@@ -67,11 +69,32 @@ def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | Non
     if file is not None:
         wanted = ProbeOptions(file=file, after=wanted.after)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        worker = runner.run(_run(app, options, wanted))
+        worker = _outlast(runner.get_loop(), _run(app, options, wanted))
         status = 1 if worker.has_failed else 0
         if not worker.is_clean:
             _exit_at_once(status)
     return status
+
+
+def _outlast(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, Worker]) -> Worker:
+    """Run `main` to its end, also when what a job began ends the event loop.
+
+    SystemExit and KeyboardInterrupt in a task or a callback stop the loop that runs it. The job
+    that waits for such a task gets the exception like any other; the loop is begun again.
+    """
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Before the worker takes signals, and after, they are what ends a program.
+            is_signal = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            if task.done() or (is_signal and isinstance(error, KeyboardInterrupt)):
+                raise
+            log.exception(
+                "a task or callback that a job began raised %s; the worker goes on",
+                type(error).__name__,
+            )
 
 
 async def _run(app: WorkerApp, options: WorkerOptions, wanted: ProbeOptions) -> Worker:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from laneq import LaneQ, Retry, current_job
 from tests.faults.body import lanes, noted
+from tests.faults.odd_ends import DOES
 
 app = LaneQ(lanes=lanes())
 ONCE = Retry(1)
@@ -200,3 +201,67 @@ async def fails_first() -> None:
     """Fail, and be tried again in an hour."""
     with noted():
         raise ValueError("no")
+
+
+# --- what a job raises and returns ----------------------------------------------------
+
+
+#: What ends an event loop, or nearly.
+LOOPS = ["task", "gathered task", "callback", "thread"]
+
+
+@app.task(name="does", lane=LANE, retry=ONCE)
+async def does(name: str) -> Any:
+    """Do what has this name, in the loop."""
+    with noted():
+        return DOES[name]()
+
+
+@app.task(name="thread_does", lane=LANE, retry=ONCE)
+def thread_does(name: str) -> Any:
+    """Do what has this name, in a thread."""
+    with noted():
+        return DOES[name]()
+
+
+@app.task(name="process_does", lane=LANE, retry=ONCE, executor="process")
+def process_does(name: str) -> Any:
+    """Do what has this name, in a child process."""
+    with noted():
+        return DOES[name]()
+
+
+async def _exits_later() -> None:
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+
+@app.task(name="ends_the_loop", lane=LANE, retry=ONCE)
+async def ends_the_loop(how: str) -> str:
+    """Raise SystemExit beside the job: in a task, a callback or a thread that it began."""
+    with noted():
+        match how:
+            case "task":
+                task = asyncio.get_running_loop().create_task(_exits_later())
+                await task
+            case "gathered task":
+                await asyncio.gather(_exits_later(), asyncio.sleep(0.01))
+            case "callback":
+                asyncio.get_running_loop().call_soon(sys.exit, 3)
+                await asyncio.sleep(0.01)
+            case _:
+                await asyncio.to_thread(sys.exit, 3)
+    return "went on"
+
+
+@app.task(name="fine", lane=LANE, retry=ONCE)
+async def fine() -> str:
+    """End well."""
+    return "fine"
+
+
+@app.task(name="returns_large", lane=LANE, retry=Retry(5, base=0.01))
+async def returns_large(size: int) -> bytes:
+    """Return so many bytes; may be tried again."""
+    with noted():
+        return bytes(size)

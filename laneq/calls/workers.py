@@ -296,6 +296,12 @@ def leave(keys: Keys, worker_id: str) -> Call[None]:
     )
 
 
+def pass_on(keys: Keys, lanes: Iterable[str]) -> Call[None]:
+    """Give the wake-ups of lanes, which a worker took and cannot use, to others."""
+    script = load("pass_on")
+    return Call(script, script.bind_keys(keys, lanes), script.bind_args(), lambda _: None)
+
+
 class Held(NamedTuple):
     """A lease to renew, for `lease_us` from now."""
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from laneq.calls.call import Call
 from laneq.calls.lanes import LanesInForce, read_lanes
-from laneq.calls.workers import CLAIM_MAX, ClaimCalls, ClaimReply, Ended
+from laneq.calls.workers import CLAIM_MAX, ClaimCalls, ClaimReply, Ended, pass_on
 from laneq.drive import AsyncDriver, BlockingWire, backoff_s
 from laneq.errors import RedisRefused, RedisUnavailable, StoreError
 from laneq.keys import Keys
@@ -504,7 +504,8 @@ class ClaimLoop:
     async def _put_back(self, key: bytes) -> None:
         """Give a token that this worker cannot use to another."""
         try:
-            await self._driver.command(b"LPUSH", key, b"1")
+            lane = key.rpartition(b":")[2].decode()
+            await self._driver.call(pass_on(self._keys, [lane]))
         except StoreError as error:
             # The others look by themselves within their poll interval.
             log.debug("a wake-up was not passed on: %s", error)

@@ -56,7 +56,7 @@ def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | Non
     Returns:
         The exit status: 0, or 1 where the worker itself failed. Does not return if code of a
         job cannot be stopped: the process exits then, so that no second copy runs beside it,
-        and with 1 where a job blocks the event loop for long beyond its time-out.
+        and with 1 where a job blocks the event loop for long after it was to end.
 
     Raises:
         UsageError: a lane does not exist, the namespace is of another schema, or what
@@ -187,6 +187,7 @@ class _Signals:
     def __init__(self, worker: Worker, parent_fd: int) -> None:
         self._worker = worker
         self._first: float | None = None
+        self._is_begun = self._is_hurried = self._is_handing_back = False
         self._parent_fd = parent_fd
 
     @contextlib.contextmanager
@@ -194,6 +195,8 @@ class _Signals:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._take, number)
+            # The loop's own handler tells the loop, which a job may block; ours goes first.
+            signal.signal(number, partial(self._note, signal.getsignal(number)))
         fd = self._parent_fd
         if fd >= 0:
             loop.add_reader(fd, self._parent_gone, fd)
@@ -205,14 +208,25 @@ class _Signals:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    def _take(self, number: int) -> None:
+    def _note(self, following: Any, number: int, frame: FrameType | None) -> None:
+        """Note when a signal came; between two bytecodes, whatever runs."""
         now = time.monotonic()
-        name = signal.Signals(number).name
         if self._first is None:
             self._first = now
+            self._worker.note_stop()
+        elif now - self._first >= DOUBLED_S and not self._is_hurried:
+            self._is_hurried = True
+            self._worker.note_hurry()
+        following(number, frame)
+
+    def _take(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if not self._is_begun:
+            self._is_begun = True
             log.info("%s: no further jobs; %d run", name, self._worker.slots.running)
             self._worker.begin_stop()
-        elif now - self._first >= DOUBLED_S:
+        if self._is_hurried and not self._is_handing_back:
+            self._is_handing_back = True
             log.info("%s again: handing back", name)
             self._worker.hurry()
 

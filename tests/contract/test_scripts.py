@@ -285,6 +285,7 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(stats.task_counts(keys))
     stage.run(workers.list_workers(keys))
     stage.run(pool.look_at_pool(keys, "w", stage.lanes.names, now_us=stage.now()))
+    stage.run(workers.pass_on(keys, stage.lanes.names))
     stage.run(workers.leave(keys, "w"))
     check_and_mend(stage)
     assert stage.run(probe.try_commands(keys, "look")) == []

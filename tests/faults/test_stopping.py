@@ -151,3 +151,29 @@ def test_fault_J3_jobs_that_end_as_their_worker_stops_are_all_done_once(field: F
     field.assert_once(ids)
     assert field.assert_conserved(ids) == {State.SUCCEEDED: 100}
     assert {entry.pid for entry in field.starts()} == {worker.pid}
+
+
+@two_sizes("grace_s", ci=(2.0,), full=(10.0,))
+@pytest.mark.parametrize(
+    ("number", "loop"), [("term", "uvloop"), ("int", "asyncio")], ids=["uvloop", "asyncio"]
+)
+def test_fault_J2_a_job_that_blocks_the_loop_does_not_keep_its_worker_from_stopping(
+    field: Field, number: str, loop: str, grace_s: float
+) -> None:
+    worker = field.worker(grace=grace_s, environment=environment_of(loop, field.folder))
+    job = field.tasks.block.enqueue(60)
+    field.until_started(1)
+    elsewhere = field.worker()
+    began = stop(worker, number)
+    field.until_started(2, within_s=grace_s + 10)
+    assert grace_s - 0.1 < time.monotonic() - began < grace_s + 2 + SPARE_S
+    assert worker.wait() == 0
+    assert time.monotonic() - began < grace_s + 3 + SPARE_S
+    assert job.info().attempt == 1
+    # A second signal ends the grace.
+    stop(elsewhere, number)
+    time.sleep(1.1)
+    began = stop(elsewhere, number)
+    assert elsewhere.wait() == 0
+    assert time.monotonic() - began < 2 + SPARE_S
+    assert (job.state(), job.info().attempt) == (State.WAITING, 0)

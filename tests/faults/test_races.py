@@ -8,9 +8,9 @@ either. In the end of each test every invariant holds.
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,17 +66,25 @@ def arena(url: str, namespace: str, raw: redis.Redis) -> Iterator[Arena]:
     made.close()
 
 
-def race(n: int, *bodies: Callable[[], Any]) -> None:
-    """Run what races in the n-th round: in one order, in the other, or all at once."""
-    if n % 4 == 0:
-        ordered: tuple[Callable[[], Any], ...] = bodies
-    elif n % 4 == 1:
-        ordered = bodies[::-1]
+def race(n: int, *bodies: Callable[[], Any]) -> list[Any]:
+    """Return what the bodies return, run in one order, in the other, or all at once.
+
+    Args:
+        n: the number of the round; it decides.
+        bodies: what races.
+    """
+    answers: list[Any] = [None] * len(bodies)
+
+    def keep(at: int) -> None:
+        answers[at] = bodies[at]()
+
+    places = range(len(bodies))
+    if n % 4 >= 2:
+        together(*(partial(keep, at) for at in places))
     else:
-        together(*bodies)
-        return
-    for body in ordered:
-        body()
+        for at in places if n % 4 == 0 else reversed(places):
+            keep(at)
+    return answers
 
 
 def beat(worker: Worker, *ids: str) -> workers.BeatReply:
@@ -159,13 +167,8 @@ def test_a_renewal_and_a_reaper_at_the_deadline_do_not_both_get_the_job(
         (job,) = holder.claim().jobs
         deadline = arena.stage.places("leases")[f"j{n}"]
         arena.stage.set_clock(deadline + late_us)
-        news: list[workers.BeatReply] = []
-        race(
-            n,
-            lambda news=news, n=n: news.append(beat(holder, f"j{n}")),
-            lambda: heir.claim(is_look=True),
-        )
-        was_lost = news[0].lost == {job.id}
+        news, _ = race(n, partial(beat, holder, job.id), partial(heir.claim, is_look=True))
+        was_lost = news.lost == {job.id}
         heir_got = job.id in heir.held
         if heir_got:
             # It may have been told already; if not, it will be by the next beat.
@@ -193,7 +196,7 @@ def test_two_reapers_bring_back_each_lease_once(arena: Arena) -> None:
         victim.claim()
         victim.held.clear()
         arena.stage.forward(LEASE_US)
-        race(n, *(lambda r=r: r.claim(is_look=True, free=15) for r in reapers))
+        race(n, *(partial(reaper.claim, is_look=True, free=15) for reaper in reapers))
         for reaper in reapers:
             reaper.claim(free=30 - len(reaper.held))
         got = Counter(job_id for reaper in reapers for job_id in reaper.held)
@@ -218,15 +221,14 @@ def test_an_outcome_and_a_cancel_agree_on_one_end(arena: Arena, kind: str) -> No
         worker.claim()
         body = b"!no" if kind in {"retried", "dead"} else b""
         end = worker.ended(f"j{n}", kind, number=KEPT_US, body=body)
-        said: list[str] = []
-        race(
+        _, said = race(
             n,
-            lambda end=end: worker.claim(free=0, outcomes=[end]),
-            lambda n=n, said=said: said.append(operator.cancel(f"j{n}", keep_us=KEPT_US).word),
+            partial(worker.claim, free=0, outcomes=[end]),
+            partial(operator.cancel, f"j{n}", keep_us=KEPT_US),
         )
-        words[said[0]] += 1
+        words[said.word] += 1
         state = arena.stage.state(f"j{n}")
-        if said == ["ended"]:
+        if said.word == "ended":
             assert state == kind
         else:
             assert state == "cancelled"
@@ -245,19 +247,16 @@ def test_an_outcome_that_brings_a_job_back_and_a_purge_of_its_lane_lose_no_count
         arena.stage.put(f"a{n}", f"b{n}")
         worker.claim(free=1)
         end = worker.ended(f"a{n}", kind, number=SECOND, body=b"!no")
-        dropped: list[int] = []
-        race(
+        _, dropped = race(
             n,
-            lambda end=end: worker.claim(free=0, outcomes=[end]),
-            lambda dropped=dropped: dropped.append(
-                operator.run(lanes.purge(operator.keys, "normal"))
-            ),
+            partial(worker.claim, free=0, outcomes=[end]),
+            partial(operator.run, lanes.purge(operator.keys, "normal")),
         )
-        purged += dropped[0]
+        purged += dropped
         assert arena.stage.state(f"b{n}") is None
         left = arena.stage.state(f"a{n}")
         assert left in {None, "scheduled" if kind == "retried" else "waiting"}
-        assert dropped[0] == (2 if left is None else 1)
+        assert dropped == (2 if left is None else 1)
         purged += arena.stage.run(lanes.purge(arena.stage.keys, "normal"))
         assert arena.stage.problems() == []
     assert arena.stage.counts()["purged"] == purged == 2 * ROUNDS
@@ -271,8 +270,8 @@ def test_a_death_and_a_purge_of_dead_letters_lose_no_count(arena: Arena) -> None
         end = worker.ended(f"j{n}", "dead", body=b"!no")
         race(
             n,
-            lambda end=end: worker.claim(free=0, outcomes=[end]),
-            lambda: operator.run(jobs.purge_dead(operator.keys, lanes=operator.lanes.names)),
+            partial(worker.claim, free=0, outcomes=[end]),
+            partial(operator.run, jobs.purge_dead(operator.keys, lanes=operator.lanes.names)),
         )
         assert arena.stage.state(f"j{n}") in {None, "dead"}
     assert arena.stage.counts()["dead"] == ROUNDS
@@ -285,8 +284,8 @@ def test_two_retries_of_one_dead_letter_revive_it_once(arena: Arena) -> None:
         arena.stage.put(f"j{n}")
         worker.claim()
         worker.finish(f"j{n}", "dead", body=b"!no")
-        words: list[str] = []
-        race(n, *(lambda o=o, n=n, w=words: w.extend(o.revive(f"j{n}")) for o in operators))
+        answers = race(n, *(partial(operator.revive, f"j{n}") for operator in operators))
+        words = [word for answer in answers for word in answer]
         assert words.count("revived") == 1, words
         assert worker.take() == [f"j{n}"]
         worker.finish(f"j{n}")
@@ -306,24 +305,23 @@ def test_a_delayed_job_is_promoted_once_and_not_early_and_not_lost_to_a_cancel(
         arena.stage.put(f"c{n}", when=f"+{SECOND - 9}")  # has the claims look at what is due
         due = arena.stage.places("scheduled")[f"a{n}"]
         arena.stage.set_clock(due - 4)  # each claim takes an instant or two
-        race(n, *(lambda w=w: w.claim(is_look=True) for w in claimers))
+        race(n, *(partial(claimer.claim, is_look=True) for claimer in claimers))
         assert [job_id for w in claimers for job_id in w.held] == [f"c{n}"], "started early"
         arena.stage.set_clock(due + 9)
         for claimer in claimers:
             for job_id in list(claimer.held):
                 claimer.finish(job_id)
-        said: list[str] = []
-        race(
+        *_, said = race(
             n,
-            *(lambda w=w: w.claim() for w in claimers),
-            lambda n=n, said=said: said.append(operator.cancel(f"a{n}", keep_us=KEPT_US).word),
+            *(claimer.claim for claimer in claimers),
+            partial(operator.cancel, f"a{n}", keep_us=KEPT_US),
         )
         for claimer in claimers:
             claimer.claim()
         started = Counter(job_id for w in claimers for job_id in w.held)
         assert set(started.values()) == {1}
         assert started[f"b{n}"] == 1
-        assert (f"a{n}" in started) == (said == ["requested"])
+        assert (f"a{n}" in started) == (said.word == "requested")
         cancelled += 1
         for claimer in claimers:
             for job_id in list(claimer.held):
@@ -401,7 +399,7 @@ def test_no_enqueue_is_lost_on_workers_that_go_to_sleep_at_any_moment(arena: Are
         for sleeper in sleepers:
             stage.client.rpush(stage.key("wake", "normal"), sleeper.worker.id)
 
-    together(*(lambda s=s: sleep_and_work(s) for s in sleepers), produce)
+    together(*(partial(sleep_and_work, sleeper) for sleeper in sleepers), produce)
     assert is_asleep == [], "a wake-up was lost"
     assert len(ended) == len(set(ended)) == total
     arena.stage.client.delete(arena.stage.key("wake", "normal"))
@@ -424,7 +422,7 @@ def test_jobs_of_one_call_wake_one_worker_at_a_time_and_none_is_left_asleep(
             until_blocked(raw, before + len(crowd))
             arena.stage.put(*(f"j{n}-{i}" for i in range(len(crowd))))
 
-        together(*(lambda s=s: wake_up(s) for s in crowd), enqueue)
+        together(*(partial(wake_up, sleeper) for sleeper in crowd), enqueue)
         assert sorted(got) == [f"j{n}-{i}" for i in range(len(crowd))]
         for sleeper in crowd:
             for job_id in list(sleeper.worker.held):
@@ -489,8 +487,9 @@ def test_no_batch_job_is_admitted_into_a_reserved_slot_by_fifty_claims_at_once(
     rng = random.Random(7)
     arena.stage.put(*(f"b{n:04}" for n in range(900)), lane="batch")
 
-    def claim(worker: Worker, ends: list[str]) -> None:
-        worker.claim(outcomes=[worker.ended(i) for i in ends])
+    def claim_in_turn(part: list[tuple[Worker, list[str]]]) -> None:
+        for worker, ends in part:
+            worker.claim(outcomes=[worker.ended(i) for i in ends])
 
     for round_ in range(6):
         arena.stage.put(*(f"u{round_}-{n}" for n in range(rng.choice([0, 10, 80]))), lane="urgent")
@@ -498,8 +497,7 @@ def test_no_batch_job_is_admitted_into_a_reserved_slot_by_fifty_claims_at_once(
             (worker, [i for i in worker.held if rng.random() < 0.5])
             for worker in rng.sample(fleet, len(fleet))
         ]
-        parts = [plan[n::5] for n in range(5)]
-        together(*(lambda p=p: [claim(worker, ends) for worker, ends in p] for p in parts))
+        together(*(partial(claim_in_turn, plan[n::5]) for n in range(5)))
         for worker in fleet:
             running = Counter(job.lane for job in worker.held.values())
             assert running["batch"] <= 2, f"{worker.id}: batch jobs in the slot kept for urgent"
@@ -564,18 +562,13 @@ def test_settings_that_change_while_claims_run_lose_no_job_and_a_pause_holds_at_
 def test_an_id_enqueued_by_many_at_once_is_one_job(arena: Arena) -> None:
     stages = [arena.another() for _ in range(4)]
     for n in range(ROUNDS // 2):
-        replies: list[Any] = []
-        together(
+        calls = [jobs.enqueue(arena.stage.keys, [new(f"j{n}"), new(f"k{n}-{i}")]) for i in range(4)]
+        replies = race(
+            n,
             *(
-                lambda s=s, i=i, n=n, r=replies: r.append(
-                    s.ask(jobs.enqueue(s.keys, [new(f"j{n}"), new(f"k{n}-{i}")]), session=f"p{i}")
-                )
-                for i, s in enumerate(stages)
-            )
+                partial(stage.ask, call, session=f"p{i}")
+                for i, (stage, call) in enumerate(zip(stages, calls, strict=True))
+            ),
         )
         assert sorted(replies) == [[b"ok"], *[[b"ok", 1]] * 3]
     assert arena.stage.counts()["enqueued"] == (ROUNDS // 2) * 5
-
-
-def test_threads_of_this_test_are_gone() -> None:
-    assert [t.name for t in threading.enumerate() if t.name.startswith("Thread-")] == []

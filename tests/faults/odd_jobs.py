@@ -265,3 +265,47 @@ async def returns_large(size: int) -> bytes:
     """Return so many bytes; may be tried again."""
     with noted():
         return bytes(size)
+
+
+#: What a script's JSON would change on the way.
+DELICATE: list[Any] = [
+    2**53 + 1, 2**63, 2**80, -(2**63) - 1, 0.1 + 0.2, [], {}, [[]], {"": []},
+    "é\u0000\n\t", b"\xff\n",
+]  # fmt: skip
+
+
+@app.task(name="echoes", lane=LANE, retry=Retry(2, backoff="fixed", base=0.3, jitter=False))
+async def echoes(path: str, *values: Any, **named: Any) -> list[Any]:
+    """Return what it is given, once a file is there; fail before."""
+    with noted():
+        assert list(values) == DELICATE
+        assert named == {"é": DELICATE}
+        assert list(map(type, values)) == list(map(type, DELICATE))
+        if not os.path.exists(path):  # noqa: PTH110  no other thread for a look
+            raise LookupError("not there")
+    return list(values)
+
+
+@app.task(name="takes", lane=LANE)
+async def takes(body: bytes) -> int:
+    """Return the length of what it is given."""
+    return len(body)
+
+
+@app.task(name="process_returns_large", lane=LANE, retry=Retry(5, base=0.01), executor="process")
+def process_returns_large(size: int) -> bytes:
+    """Return so many bytes from a child process; may be tried again."""
+    with noted():
+        return bytes(size)
+
+
+@app.task(name="dies_of", lane=LANE, retry=ONCE)
+async def dies_of(text: str) -> None:
+    """Fail with all of its argument in the error."""
+    raise ValueError(text)
+
+
+@app.task(name="returns_text", lane=LANE, retry=ONCE)
+async def returns_text(text: str) -> str:
+    """Return its argument."""
+    return text

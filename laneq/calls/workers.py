@@ -238,6 +238,7 @@ class WorkerInfo:
         started_at: seconds since the epoch, by Redis's clock; None before it is known.
         alive_us: how long it counts as alive after each heartbeat, in µs.
         unwell: why it does not work although it lives; empty where it does.
+        stuck: jobs that did not end when they were told to; they run on beside the slots.
         pool: how it sizes itself; None where its slots are fixed.
     """
 
@@ -252,6 +253,7 @@ class WorkerInfo:
     started_at: float | None = None
     alive_us: int = ALIVE_US
     unwell: str = ""
+    stuck: int = 0
     pool: PoolView | None = None
 
     def to_json(self) -> str:
@@ -269,6 +271,7 @@ class WorkerInfo:
                 "started_at": self.started_at,
                 "alive_us": self.alive_us,
                 "unwell": self.unwell,
+                "stuck": self.stuck,
                 "pool": None if self.pool is None else asdict(self.pool),
             }
         )
@@ -405,6 +408,7 @@ def list_workers(keys: Keys) -> Call[list[WorkerView]]:
                     started_at=info["started_at"],
                     last_heartbeat_at=(int(float(reply[i + 1])) - alive_us) / 1e6,
                     unwell=info.get("unwell", ""),
+                    stuck=info.get("stuck", 0),
                     pool=_pool(info.get("pool")),
                 )
             )

@@ -53,6 +53,10 @@ _QUIET_S: Final = 5.0
 #: interrupted every second, will not end: the worker is hung.
 HUNG_AFTER_S: Final = 10.0
 
+#: With so many jobs that did not end when they were told to, a worker begins anew: threads and
+#: what they hold are not without end.
+MOST_STUCK: Final = 200
+
 _NEVER: Final[tuple[float, Reason]] = (math.inf, "timeout")
 
 
@@ -327,6 +331,7 @@ class Worker:
             alive_us=self._heartbeat.alive_us,
             pool=None if self._elastic is None else self._elastic.view(),
             unwell="; ".join(self.problems()) if self._is_started else "",
+            stuck=len(self.runner.stuck),
         )
 
     def banner(self) -> str:
@@ -371,7 +376,12 @@ class Worker:
 
     def facts(self) -> dict[str, Any]:
         """Return what a probe says of the worker besides; in any thread."""
-        return {"worker": self.id, "slots": self.slots.total, "running": self.slots.running}
+        return {
+            "worker": self.id,
+            "slots": self.slots.total,
+            "running": self.slots.running,
+            "stuck": len(self.runner.stuck) if self._is_started else 0,
+        }
 
     def _signs(self) -> Signs:
         """Return what can be seen of the worker now, and ask its loop for a sign."""
@@ -426,6 +436,13 @@ class Worker:
 
     def _take_end(self) -> None:
         """Take in that an outcome is to be reported, or a slot is free."""
+        if len(self.runner.stuck) >= MOST_STUCK and not self.has_failed:
+            log.critical(
+                "%d jobs did not end when they were told to and run on: the worker stops. Use "
+                "executor='process' for what blocks.",
+                len(self.runner.stuck),
+            )
+            self._fail()
         ended = self.runner.ended
         if ended and ended[-1].kind == "dead":
             self._letters.note(ended[-1].lane)

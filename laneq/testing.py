@@ -468,6 +468,7 @@ class Testing:
                 self._seq += 1
                 call = claims.claim(
                     seq=self._seq,
+                    slots=1,
                     free=free,
                     seats={name: Seats(is_served=True) for name in claims.lanes.names},
                     outcomes=ended,

@@ -123,7 +123,7 @@ class ClaimLoop:
         self._seq = 0
         self._fence_floor = 0
         self._in_flight: list[Ended] = []
-        self._paused: frozenset[str] = frozenset()
+        self._closed: frozenset[str] = frozenset()
         self._is_due = self._is_look = True
         self._is_draining = self._is_finishing = self._is_woken = False
         self._look_at: float | None = None
@@ -278,7 +278,7 @@ class ClaimLoop:
         """Take in the reply of a claim."""
         self._in_flight = []
         self.claims += 1
-        self._paused = reply.paused
+        self._closed = reply.closed
         for job_id in reply.stale:
             log.warning(
                 "job %s: lease lost, its outcome here is discarded; another attempt has it", job_id
@@ -351,6 +351,7 @@ class ClaimLoop:
                 reply = await self._driver.call(
                     calls.claim(
                         seq=self._seq,
+                        slots=self._slots.total,
                         free=free,
                         seats=self._slots.seats,
                         outcomes=outcomes,
@@ -423,7 +424,7 @@ class ClaimLoop:
 
     async def _listen(self) -> None:
         """Wait for tokens of the lanes that a free slot may take; of no others."""
-        usable = () if self._is_draining else self._slots.usable_lanes(self._paused)
+        usable = () if self._is_draining else self._slots.usable_lanes(self._closed)
         if self._pop is not None:
             if self._is_draining or not set(usable) <= set(self._listened):
                 # A pop for lanes that became of no use is ended by the claim that made
@@ -460,6 +461,7 @@ class ClaimLoop:
         self._ahead = _Ahead(asked, is_look=is_look)
         claim = calls.claim(
             seq=self._seq,
+            slots=self._slots.total,
             free=self._slots.free,
             seats=self._slots.seats,
             is_look=is_look,

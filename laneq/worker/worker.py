@@ -238,6 +238,7 @@ class Worker:
             now_us = await self._driver.call(workers.register(app.keys, self.id, self._info()))
             self._started_at = now_us / 1e6
             await self._driver.subscribe(app.keys.control_channel(self.id), self._control)
+            await self._driver.subscribe(app.keys.lanes_channel, self._lanes_changed)
             self._heartbeat.start(now_us)
             await call_hooks(app.middleware, "worker_started", self.id)
             self.runner.warm_up()
@@ -474,6 +475,9 @@ class Worker:
                     run.plan.task,
                 )
                 self.runner.stop(run, "lost")
+
+    def _lanes_changed(self, _: bytes) -> None:
+        self._claims.look()
 
     def _control(self, message: bytes) -> None:
         words = message.split(b" ")

@@ -108,11 +108,13 @@ class SwitchWatch:
             self._listen()
         elif self._wire.has_news():
             message = self._wire.heard(_READ_S)
+            # Several may have come at once: what is read already shows at no socket.
+            while message is not None and message.__class__ is not Lost:
+                self._has_moved = self._has_moved or _names(message, self._address)
+                message = self._wire.heard(0.0)
             if message.__class__ is Lost:
                 self._wire = None
                 self._listen()
-            elif message is not None and _names(message, self._address):
-                self._has_moved = True
         found, self._has_moved = self._has_moved, False
         return found
 
@@ -130,7 +132,8 @@ class SwitchWatch:
             self._wire = wire
             # What was told before is not known.
             master = find_master(self._address, self._address.connect_timeout_s)
-            self._has_moved = self._route.master not in {None, master}
+            if self._route.master not in {None, master}:
+                self._has_moved = True
 
 
 class SwitchListener:

@@ -243,7 +243,7 @@ class Worker:
             await call_hooks(app.middleware, "worker_started", self.id)
             self.runner.warm_up()
         except BaseException:
-            await self._driver.aclose()
+            await self._undo_start()
             raise
         self._wellness = Wellness(self._signs, time.monotonic, limit_s=self._unwell_after_s)
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
@@ -255,6 +255,14 @@ class Worker:
         self._interrupter.install()
         self._is_started = True
         self.ready.set()
+
+    async def _undo_start(self) -> None:
+        """Leave nothing of a start that failed or was called off: no thread, no registration."""
+        if self._started_at is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._heartbeat.stop, _LAST_CALLS_S)
+            await self._quietly(self._driver.call(workers.leave(self._app.keys, self.id)))
+        await self._driver.aclose()
 
     async def _come_in(self) -> None:
         """Publish lanes and tasks, as soon as Redis takes it."""

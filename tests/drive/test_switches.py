@@ -53,7 +53,6 @@ def test_a_watch_finds_another_sentinel_when_its_own_has_gone(
     watch: SwitchWatch, raw: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("laneq.drive.switches._AGAIN_S", 0.0)
-    watch._try_at = 0.0
     proxy.cut()
     soon(lambda: not watch.has_switched() and raw.pubsub_numsub(CHANNEL)[0][1] == 1)
     tell(raw, OURS)

@@ -129,6 +129,7 @@ class ClaimLoop:
         self._look_at: float | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._pop: asyncio.Task[None] | None = None
+        self._is_pop_over = False
         self._listened: tuple[str, ...] = ()
         self._ahead: _Ahead | None = None
         self._deaf_until = 0.0
@@ -475,6 +476,11 @@ class ClaimLoop:
         keys = (self._doorbell, *(self._keys.wake(lane) for lane in lanes))
         ahead = self._ahead
         try:
+            if self._is_pop_over:
+                # It was ended before it began: nothing was sent, no claim either.
+                self._ahead = None
+                self._is_look |= claim is not None
+                return
             if claim is not None and ahead is not None:
                 try:
                     ahead.reply = await self._blocking.pop_then(keys, wait_s, claim)
@@ -501,6 +507,7 @@ class ClaimLoop:
             self._slots.listen(())
             self._listened = ()
             self._pop = None
+            self._is_pop_over = False
             self.wake()
 
     async def _put_back(self, key: bytes) -> None:
@@ -515,6 +522,8 @@ class ClaimLoop:
     async def _end_pop(self) -> None:
         pop = self._pop
         if pop is not None:
+            # The task of the pop may not have run yet: then there is nothing to interrupt.
+            self._is_pop_over = True
             await self._blocking.interrupt()
             await asyncio.wait((pop,))
 

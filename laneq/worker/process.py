@@ -149,6 +149,30 @@ def shown(probe: Probe | None) -> Iterator[None]:
         probe.stop()
 
 
+@contextlib.contextmanager
+def ends_when_told() -> Iterator[None]:
+    """Have INT and TERM end the process with status 0 while it has nothing to drain yet.
+
+    For the import of an app, which may take long. Without it PID 1 of a container would pass
+    over a TERM, come up, take jobs, and be killed with them. `run_worker` and `supervise` take
+    the signals over.
+    """
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, _end_told) for number in stops}
+    try:
+        yield
+    except BaseException:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        raise
+
+
+def _end_told(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal's
+    # No exception: the app that is being imported could catch it.
+    os.write(2, f"{signal.Signals(number).name}: stopped before it was ready\n".encode())
+    os._exit(0)
+
+
 def take_parent_fd() -> int:
     """Return the descriptor that closes when a supervisor has gone; -1 without one.
 

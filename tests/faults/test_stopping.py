@@ -177,3 +177,37 @@ def test_fault_J2_a_job_that_blocks_the_loop_does_not_keep_its_worker_from_stopp
     assert elsewhere.wait() == 0
     assert time.monotonic() - began < 2 + SPARE_S
     assert (job.state(), job.info().attempt) == (State.WAITING, 0)
+
+
+SLOW_TO_IMPORT = """
+import os, time
+from laneq import LaneQ
+from tests.faults.body import lanes
+
+app = LaneQ(lanes=lanes())
+
+@app.task(name="t")
+async def t() -> None:
+    pass
+
+if "LANEQ_FAULT_IS_SLOW" in os.environ:
+    print("importing", flush=True)
+    try:
+        time.sleep(60)
+    except BaseException:
+        time.sleep(60)
+"""
+
+
+@needs_namespaces
+@pytest.mark.parametrize("number", ["term", "int"])
+def test_fault_J2_a_worker_that_is_told_to_stop_while_its_app_is_imported_ends_at_once(
+    new_field: NewField, number: str
+) -> None:
+    field = new_field(app=SLOW_TO_IMPORT)
+    worker = field.worker(before=PID_1, environment={"LANEQ_FAULT_IS_SLOW": "1"}, is_ready=False)
+    worker.until("importing")
+    began = stop(worker, number)
+    assert worker.wait() == 0
+    assert time.monotonic() - began < SPARE_S
+    assert "stopped before it was ready" in worker.text

@@ -36,6 +36,7 @@ from laneq.worker.process import (
     PARENT_FD,
     READY,
     WANTS,
+    give_signals_back,
     shown,
     take_parent_fd,
 )
@@ -162,8 +163,7 @@ class _Crew:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            give_signals_back(was_told=self._first_signal > 0)
         return self._status
 
     # --- size -------------------------------------------------------------------------

@@ -73,10 +73,10 @@ KINDS: Final = {
 TYPES: Final = {
     **dict.fromkeys(
         ("state", "lanes", "overrides", "tasks", "jobs", "runs", "history", "progress",
-         "outcomes", "workers", "task_counts", "counts"), "hash",
+         "outcomes", "workers", "task_counts", "counts", "fleet", "sizing"), "hash",
     ),
     **dict.fromkeys(
-        ("ended", "watchers", "beats", "waiting", "scheduled", "leases", "dead"), "zset"
+        ("ended", "watchers", "beats", "waiting", "scheduled", "leases", "dead", "shares"), "zset"
     ),
     **dict.fromkeys(("wake", "rates"), "list"),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from laneq.scripts import load
 Reply = list[Any]
 
 #: Entries that one slice looks at, at most; fewer where there are many lanes.
-SLICE: Final = 400
+SLICE: Final = 200
 
 #: Jobs that one call mends, at most.
 MEND: Final = 50

@@ -53,7 +53,7 @@ _SETTLE_S: Final = 0.3
 
 #: Of memory, beyond what is measured: buffers of connections and of the file.
 _MEMORY_SLACK: Final = 0.05
-_MEMORY_BYTES: Final = 2 * 1024 * 1024
+_MEMORY_BYTES: Final = 512 * 1024
 
 #: Hashes and sets that are gone when no job is left.
 _OF_JOBS: Final = frozenset(
@@ -76,7 +76,7 @@ class Plan:
 
     minutes: float
     seed: int
-    rate: float = 150.0
+    rate: float = 200.0
     pace: float = 1.0
     engine: Engine | None = None
     workers: int = len(_FLEET)
@@ -223,6 +223,7 @@ class Stage:
         """Return the bytes in use, and those of measurements, whose number grows with time."""
         keys = self.app.keys
         measured = 0
+        self.raw.slowlog_reset()  # the server's own notes of slow calls, with their arguments
         for key in self.raw.scan_iter(count=1000):
             if key[len(keys.prefix) :].split(b":")[0] in {b"hist", b"rates"}:
                 size: Any = self.raw.memory_usage(key, samples=0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from typing import Any
 
 import pytest
 import redis
 
-from laneq import Job, LaneQ
-from laneq.calls.lanes import set_lane
+from laneq import Job, Lane, LaneQ
+from laneq.calls.lanes import read_lanes, set_lane
 from tests.worker.conftest import Crew, soon
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
@@ -114,3 +115,25 @@ async def test_a_worker_with_a_smaller_reserve_takes_over_what_the_reserve_kept_
     assert {await job.astate() for job in jobs} == {"waiting"}
     await crew.start(app, slots=1, poll=POLL_S)
     await all_end(jobs)
+
+
+async def test_lanes_that_an_older_laneq_worked_out_get_their_newer_options_back(
+    crew: Crew, raw: redis.Redis
+) -> None:
+    app = crew.app(lanes=[Lane("normal", rate="100/s", max_depth=7)])
+    driver = app.async_driver()
+    await driver.call(app.publish_call())
+    worker = await crew.start(app, slots=1, poll=0.5)
+
+    # As its publish does: the options that it knows, under a new version.
+    state = json.loads(raw.hget(app.keys.state, "config") or b"")
+    raw.hset(app.keys.state, "config", json.dumps({"lanes": [row[:10] for row in state["lanes"]]}))
+    raw.hincrby(app.keys.state, "version", 1)
+    seen = await driver.call(read_lanes(app.keys))
+    assert seen.is_partial
+    assert (seen.lanes[0].max_depth, seen.lanes[0].start_every_us) == (-1, -1)
+
+    await worker.until_idle()
+    restored = await driver.call(read_lanes(app.keys))
+    assert not restored.is_partial
+    assert (restored.lanes[0].max_depth, restored.lanes[0].start_every_us) == (7, 10_000)

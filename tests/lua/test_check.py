@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from laneq.codec import encode_record
 from laneq.options import Lane
 from tests.audit import audit
 from tests.stage import SECOND, Stage, new
+
+ROOT = Path(__file__).parents[2]
 
 
 def slices(stage: Stage, **options) -> list[Slice]:
@@ -245,3 +248,13 @@ def test_the_types_are_those_of_the_documentation():
 
     told = {row[0].strip("`"): row[1] for row in key_rows() if ":" not in row[0]}
     assert told == check.TYPES
+
+
+def test_the_guide_tells_of_every_kind():
+    guide = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    table = guide.partition("## Checking")[2].partition("## Steering")[0]
+    first_cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| ")]
+    told = " ".join(first_cells)
+    for kind in check.KINDS:
+        words = kind.split(" of a ")
+        assert all(word in told for word in words), kind

@@ -23,6 +23,9 @@ from laneq.sizing import dispersion_of
 #: Counts are put together until an interval has so many jobs on average: fewer say nothing.
 _JOBS: Final = 20.0
 
+#: Arrivals of a smaller dispersion are even.
+_EVEN: Final = 0.05
+
 #: Longest interval with one rate, in seconds.
 _LONGEST_S: Final = 300.0
 
@@ -76,7 +79,9 @@ def arrivals_of(notes: Iterable[bytes], seconds: float) -> Arrivals | None:
         merged.append((span, found))
     dispersion = dispersion_of(counts)
     if dispersion_of(merged) <= max(1.0, dispersion) or len(merged) < 2:  # noqa: PLR2004
-        return Arrivals(((0.0, rate),), "gamma", dispersion)
+        if dispersion < _EVEN:
+            return Arrivals.at(rate, "even")
+        return Arrivals.at(rate, "gamma", dispersion)
     steps: list[tuple[float, float]] = []
     at = 0.0
     while at < seconds:

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from laneq.elastic import HOLD_S, LOOK_S
+from laneq.elastic import LOOK_S, STEP_DOWN_S, STEP_DOWN_SHARE
 from laneq.options import WorkerOptions
 from laneq.worker.lines import log, log_to_stderr
 from laneq.worker.notify import notify
@@ -57,7 +57,7 @@ _HOPELESS: Final = frozenset({2, 3})
 #: What a child's command line has beside that of its supervisor.
 _ALONE: Final = ("--processes", "1", "--processes-max", "1")
 
-#: A worker is dismissed when the others would have this share of their slots wanted at most.
+#: Workers are dismissed while the others would have this share of their slots wanted at most.
 _ENOUGH: Final = 0.8
 
 #: Seconds after a worker came or went in which the shares of all are told anew.
@@ -231,20 +231,23 @@ class _Crew:
             )  # fmt: skip
             self._grow(needed)
             return
-        if size <= self._options.processes or shares > _ENOUGH * (size - 1) * capacity:
+        enough = max(math.ceil(shares / (_ENOUGH * capacity) - _FUZZ), self._options.processes)
+        if enough >= size or len(self._shares) < size:
             self._enough_since = None
             return
         if self._enough_since is None:
             self._enough_since = now
-        if now - self._enough_since < HOLD_S:
-            self._size_in(self._enough_since + HOLD_S - now)
+        # The shares are of the most that was wanted in a while: that need not be waited for.
+        if now - self._enough_since < STEP_DOWN_S:
+            self._size_in(self._enough_since + STEP_DOWN_S - now)
             return
+        gone = math.ceil((size - enough) * STEP_DOWN_SHARE)
         log.info(
-            "workers %d → %d (%d to %d): slots wanted of this crew were %.3g at most for %.3g s",
-            size, size - 1, self._options.processes, self._most,
-            _ENOUGH * (size - 1) * capacity, HOLD_S,
+            "workers %d → %d (%d to %d): slots wanted of this crew are %.3g, and one has up to %d",
+            size, size - gone, self._options.processes, self._most, shares, capacity,
         )  # fmt: skip
-        self._dismiss(max(place for place in self._places if place not in self._dismissed))
+        for place in sorted(set(self._places) - self._dismissed)[size - gone :]:
+            self._dismiss(place)
         self._unsettle()
 
     # --- stop -------------------------------------------------------------------------

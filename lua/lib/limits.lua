@@ -131,13 +131,14 @@ local function limits_of(text, slots, free)
     if not pool_free then return end
     local was_tight = found[2] or ","
     local tight, is_open = was_tight, false
-    if tight ~= "," or pool_free - short <= 0 then
+    -- Without a free slot it listens for nothing, and will be told when it has one.
+    if tight ~= "," or (free_now > 0 and pool_free - short <= 0) then
       for i = 1, lanes_n do
         local name = lane_name(i)
-        if limits.of_fleet(i) <= 0 and has_name(names, name) then
+        if limits.of_fleet(i) <= 0 and free_now > 0 and has_name(names, name) then
           closed[#closed + 1] = i
           if not has_name(tight, name) then tight = tight .. name .. "," end
-        elseif has_name(tight, name) then
+        elseif limits.of_fleet(i) > 0 and has_name(tight, name) then
           tight, is_open = without_name(tight, name), true
           if redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
         end

@@ -393,8 +393,10 @@ async def test_fault_C4_outages_leave_no_connection_behind(
         while len(ids) < enough and not producers.done():
             await asyncio.sleep(0.005)
     await producers
+    # Both colours have connected again by then, whichever was last cut off.
+    await enqueue(1)
     await asyncio.to_thread(nap.enqueue, 0)
-    assert len(ids) == len(set(ids)) == jobs // coroutines * coroutines + 1
+    assert len(ids) == len(set(ids)) == jobs // coroutines * coroutines + 2
     await asyncio.to_thread(wait_until, lambda: len(clients(field, "laneq")) == start)
     await app.aclose()
     await asyncio.to_thread(app.close)

@@ -80,7 +80,8 @@ def test_fault_E1_jobs_start_in_order_of_priority_and_enqueue_over_the_whole_ran
         app=ODD_JOBS, lanes=[Lane(name, priority=p, aging=0) for name, p in priorities.items()]
     )
     # In turn over lanes, the least first, and in the lane in the middle over all boosts.
-    boosts = [LONGEST_BOOST, LONGEST_BOOST - 1, 5_000_000, 1, 0.000001, 0]
+    # Seconds apart, so that a slow burst does not mix what is meant to be apart.
+    boosts = [LONGEST_BOOST, LONGEST_BOOST - 600, 5_000_000, 600, 0.000001, 0]
     places = ["min", "min1", "max", *(f"middle+{boost}" for boost in reversed(boosts))]
     printed = _burst(field, 4, 2_000, places)
     place_of = dict(line.split(" ") for lines in printed for line in lines)

@@ -61,7 +61,7 @@ _ALONE: Final = ("--processes", "1", "--processes-max", "1")
 _ENOUGH: Final = 0.8
 
 #: Seconds after a worker came or went in which the shares of all are told anew.
-_SETTLE_S: Final = 4 * LOOK_S
+_SETTLE_S: Final = 2.5 * LOOK_S
 
 # A float a hair above a whole number is that number.
 _FUZZ: Final = 1e-9
@@ -179,7 +179,6 @@ class _Crew:
         free = (place for place in range(1, self._most + 1) if place not in self._places)
         for place in list(free)[: size - self.size]:
             self._places[place] = loop.create_task(self._keep_one(place))
-        self._unsettle()
         self._watch_files()
 
     def _dismiss(self, place: int) -> None:
@@ -202,7 +201,10 @@ class _Crew:
         )
 
     def _unsettle(self) -> None:
-        """Wait a little: shares told before a worker came or went do not add up."""
+        """Wait a little: shares told before a worker came or went do not add up with those after.
+
+        While one starts they do: it has no part yet, and the others' are of all that is wanted.
+        """
         self._settled_at = time.monotonic() + _SETTLE_S
         self._enough_since = None
         self._size_in(_SETTLE_S)

@@ -21,6 +21,7 @@ from laneq.calls.call import Call
 from laneq.calls.lanes import LanesInForce
 from laneq.calls.workers import Held, WorkerInfo
 from laneq.drive import Address, AsyncDriver, SyncDriver, backoff_s
+from laneq.drive.switches import SWITCHED
 from laneq.errors import StoreError, UnknownLane
 from laneq.ids import new_id
 from laneq.keys import Keys
@@ -281,7 +282,9 @@ class Worker:
 
     def _tell_disconnect(self, error: StoreError) -> None:
         """Say so when a connection had to be given up without a word from the other side."""
-        if "no reply within" in str(error) and self._rare.allows("stale"):
+        if SWITCHED in str(error):
+            log.warning("%s: the worker changes over", SWITCHED)
+        elif "no reply within" in str(error) and self._rare.allows("stale"):
             log.warning("connection stale, a new one is made: %s", error)
 
     def _make_heartbeat(self, loop: asyncio.AbstractEventLoop) -> Heartbeat:

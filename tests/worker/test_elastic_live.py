@@ -189,8 +189,8 @@ async def test_processes_follow_too_where_one_has_not_enough_slots(
         }
         print(json.dumps(figures), *plant.steps(), sep="\n")  # noqa: T201  for the docs
     assert 3 <= len(crowd) <= 4
-    # A process takes its time to start.
-    assert all(at <= 10 for at in late), figures
+    # A process takes its time to start, three at once theirs on a machine that tests share.
+    assert all(at <= 20 for at in late), figures
     assert back_s <= 120
 
 

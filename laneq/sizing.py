@@ -163,6 +163,9 @@ _MAX_DISPERSION: Final = 1e6
 #: Standard deviations that a dispersion is off before it is one, not chance.
 _SURE_Z: Final = 4.0
 
+#: Median of a squared standard normal: what the median of squared differences is divided by.
+_MEDIAN_SQUARE: Final = 0.4549
+
 #: Above this load the square root is near enough, and Erlang's sums would take long.
 _LARGE_LOAD: Final = 2_000.0
 
@@ -251,6 +254,23 @@ def dispersion_of(counts: Sequence[tuple[float, float]]) -> float:
     # The variance of Pearson's statistic, for counts as small as they are.
     chance = math.sqrt((2 + sum(1 / (rate * s) for s, _ in counts if s > 0) / freedom) / freedom)
     return min(found, _MAX_DISPERSION) if abs(found - 1) > _SURE_Z * chance else 1.0
+
+
+def local_dispersion(counts: Sequence[tuple[float, float]]) -> float:
+    """Estimate the index of dispersion from one interval to the next.
+
+    It is the median of squared differences, so that a rate that changes now and then, which
+    `dispersion_of` takes for dispersion, does not move it.
+
+    Args:
+        counts: seconds of an interval and jobs that arrived in it, in order.
+    """
+    seconds = sum(length for length, _ in counts)
+    rate = sum(n for _, n in counts) / seconds if seconds > 0 else 0.0
+    jumps = sorted((m / b - n / a) ** 2 / (1 / a + 1 / b) for (a, n), (b, m) in pairwise(counts))
+    if rate <= 0 or not jumps:
+        return 1.0
+    return min(jumps[len(jumps) // 2] / (_MEDIAN_SQUARE * rate), _MAX_DISPERSION)
 
 
 def moments_of(buckets: Mapping[int, int]) -> tuple[float, float] | None:
@@ -381,9 +401,6 @@ _KNOWN: Final = 4
 #: Standard deviations that a count is off before it is a change of the rate, not chance.
 _CHANGE_Z: Final = 4.0
 
-#: Median of a squared standard normal: what the median of squared differences is divided by.
-_MEDIAN_SQUARE: Final = 0.4549
-
 #: Seconds after a change of the reserve in which what waited before it is still started.
 _SETTLE_S: Final = 2.0
 
@@ -442,7 +459,8 @@ class ReserveState:
     Attributes:
         value: the reserve in force.
         lowered_at: when it was last lowered, or began.
-        observed_from: from when on lateness is counted: since the reserve was last changed.
+        observed_from: from when on lateness is counted: a little after the last change of the
+            reserve, when what waited before it has been started; it may lie ahead.
         trim: slots added since jobs were late all the same.
         looks: (seconds, jobs arrived) of the last minute, since the rate last changed.
         wanted: (seconds, slots) of the last minute: each more than all that came after.
@@ -564,7 +582,8 @@ def decide_reserve(
         freed = model[1] - staffing.slots
     bare = staffing.slots + freed if staffing.load > 0 else 1
     trim, observed_from = state.trim, state.observed_from
-    is_late = look.late > aim.share * look.starts + 3 * math.sqrt(aim.share * look.starts) + 2
+    undue = aim.share * look.starts + 3 * math.sqrt(aim.share * look.starts) + 2
+    is_late = look.at >= observed_from and look.late > undue
     if is_late and max(bare + trim, 1) <= state.value < most:
         trim, observed_from = trim + 1, look.at + _SETTLE_S
     elif trim and look.at - observed_from >= _CALM_S:
@@ -640,8 +659,7 @@ def _change_in(looks: Sequence[tuple[float, int]]) -> int:
     rate = (looks[-1][1] - looks[0][1]) / max(looks[-1][0] - looks[0][0], 1e-9)
     if len(steps) <= _KNOWN or rate <= 0:
         return 0
-    jumps = sorted((m / b - n / a) ** 2 / (1 / a + 1 / b) for (a, n), (b, m) in pairwise(steps))
-    dispersion = max(1.0, jumps[len(jumps) // 2] / (_MEDIAN_SQUARE * rate))
+    dispersion = max(1.0, local_dispersion(steps))
     found, furthest = 0, _CHANGE_Z
     width = 1
     while len(steps) - width >= _KNOWN:

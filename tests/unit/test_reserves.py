@@ -237,7 +237,7 @@ def test_jobs_that_are_late_all_the_same_add_a_slot_and_calm_takes_it_back() -> 
     lane = Lane(ReserveAim(within_s=0.05), seed=1)
     lane.go(60, rate=30)
     assert lane.value == 1
-    lane.go(5, rate=30, late=0.3)
+    lane.go(2, rate=30, late=0.3)
     assert lane.value >= 2
     trim = lane.decisions[-1].terms["trim"]
     assert trim >= 1

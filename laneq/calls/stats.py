@@ -159,7 +159,7 @@ def lane_view(lanes: LanesInForce, name: str, depth: Depths, measured: Spread) -
         latency_ms=_percentiles(measured["l"]),
         arrivals_per_s=None if arrivals is None else round(arrivals, 3),
         completions_per_s=None if completions is None else round(completions, 3),
-        reserve=lane.reserve,
+        reserve=lane.reserve_slots,
         reserve_recommended=recommended,
         priority_adherence=adherence,
         paused=lane.is_paused,

@@ -173,7 +173,7 @@ def test_nothing_is_read_whole_that_may_be_large(name):
         assert key in {
             "lanes_key", "overrides_key", "counts_key", "task_counts_key",
             "slice_key", "fine_key", "before_key", "coarse_key",
-            "fleet_key",  # a line a live worker
+            "sizing_key", "fleet_key",  # a field a lane, a line a live worker
         }  # fmt: skip
     for found in re.findall(r'"Z(?:REV)?RANGE",([^)]*)', code):
         assert "-1" not in found.replace("- 1", "")

@@ -309,7 +309,7 @@ def test_fault_E3_equal_lanes_share_a_worker_equally(new_field: NewField) -> Non
 # --- E4: pausing ----------------------------------------------------------------------
 
 
-@two_sizes("rounds, quiet_s, first_quiet_s", ci=(8, 0.3, 2.0), full=(200, 0.5, 10.0))
+@two_sizes("rounds, quiet_s, first_quiet_s", ci=(5, 0.3, 2.0), full=(200, 0.5, 10.0))
 def test_fault_E4_nothing_of_a_lane_starts_once_its_pause_has_returned(
     new_field: NewField, rounds: int, quiet_s: float, first_quiet_s: float
 ) -> None:

@@ -84,9 +84,10 @@ def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
         view = job.info()
         assert view.error is not None
         assert (view.state, view.error.type) == (State.DEAD, "JobTimeout"), body
-        assert view.started_at is not None
         assert view.ended_at is not None
-        assert 1.9 < view.ended_at - view.started_at < 2 + FACTOR * 1, body
+        # From the call of the function: a child process may take long to start.
+        (began,) = field.starts(job.id)
+        assert 1.9 < view.ended_at - began.at_us / 1e6 < 2 + FACTOR * 1, body
     for job in quick:
         view = job.info()
         assert view.state is State.SUCCEEDED

@@ -513,7 +513,7 @@ def _json_value(option: str, text: str) -> Any:
         raise OptionError(option, f"must be a JSON object, not {text!r}: {error}") from None
 
 
-def _lane_value(option: str, text: str) -> Any:
+def _lane_value(option: str, text: str) -> Any:  # noqa: PLR0911  one per kind of option
     text = text.strip()
     word = text.lower()
     if word in {"none", ""} and option in _LANE_OPTIONAL:

@@ -8,7 +8,7 @@ import pytest
 
 from laneq import Lane
 from laneq.calls.lanes import read_lanes, set_lane
-from laneq.options import DEFAULT_LANES, Lane as LaneOptions
+from laneq.options import DEFAULT_LANES
 
 URGENT, BATCH = DEFAULT_LANES[1], DEFAULT_LANES[3]
 
@@ -105,4 +105,4 @@ async def test_a_reserve_sizes_itself_from_what_it_sees_and_says_why(crew):
     assert decision["inputs"]["rate_per_s"] > 5
     assert decision["inputs"]["run_s"] == pytest.approx(0.05, rel=1)
     assert "/s" in decision["reason"]
-    assert isinstance(LaneOptions.from_wire(lanes.wire("urgent")), Lane)
+    assert Lane.from_wire(lanes.wire("urgent")).reserve == "auto"

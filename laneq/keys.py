@@ -20,6 +20,7 @@ ended      zset    id → when the record of an ended job is dropped
 watchers   zset    id → until when somebody waits for its end
 workers    hash    worker id → registration (JSON)
 beats      zset    worker id → until when it counts as alive
+parked     zset    ``task TAB score TAB lane TAB id`` of jobs whose task is at its limit
 fleet      hash    what live workers have free, for reserves over the fleet; when
                    the next start of a lane with a rate is due
 sizing     hash    lane → the last decision on its automatic reserve (JSON)
@@ -44,7 +45,7 @@ from typing import Final
 PERMANENT: Final = frozenset(
     {
         "state", "lanes", "overrides", "tasks", "jobs", "runs", "history", "progress",
-        "outcomes", "ended", "watchers", "workers", "beats", "fleet", "sizing", "task_counts",
+        "outcomes", "ended", "watchers", "workers", "beats", "fleet", "parked", "sizing", "task_counts",
         "waiting", "scheduled", "leases", "dead", "counts", "wake", "rates", "shares",
     }
 )  # fmt: skip
@@ -63,7 +64,7 @@ class Keys:
 
     __slots__ = (
         "beats", "ended", "fleet", "history", "jobs", "lanes", "namespace", "outcomes", "overrides",
-        "prefix", "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers",
+        "parked", "prefix", "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers",
         "workers",
     )  # fmt: skip
 
@@ -73,7 +74,7 @@ class Keys:
         self.prefix = f"{{laneq:{namespace}}}:".encode()
         for name in (
             "beats", "ended", "fleet", "history", "jobs", "lanes", "outcomes", "overrides",
-            "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers", "workers",
+            "parked", "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers", "workers",
         ):  # fmt: skip
             setattr(self, name, self.prefix + name.encode())
 
@@ -85,6 +86,7 @@ class Keys:
     lanes: bytes
     outcomes: bytes
     overrides: bytes
+    parked: bytes
     progress: bytes
     runs: bytes
     sizing: bytes

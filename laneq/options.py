@@ -765,6 +765,8 @@ class TaskOptions:
             have started; None for never.
         result_ttl: seconds that the result is kept; 0 keeps none.
         executor: ``"async"``, ``"thread"`` or ``"process"``; None for the kind of function.
+        max_running: jobs of the task that may run at a time in the fleet; None for no limit. It is
+            the task's, not one call's. Those over it step aside for others in their lane.
         fair_key: whom the job counts for, in a lane that is shared fairly; None for the value
             of the lane's `fair_by` argument.
 
@@ -780,6 +782,7 @@ class TaskOptions:
     expires: Seconds | datetime | None = None
     result_ttl: Seconds = _DEFAULT_RESULT_TTL
     executor: Executor | None = None
+    max_running: int | None = None
     fair_key: str | None = None
 
     def __post_init__(self) -> None:
@@ -800,6 +803,8 @@ class TaskOptions:
         object.__setattr__(self, "result_ttl", _seconds("result_ttl", self.result_ttl, low=0))
         if self.executor is not None:
             _one_of("executor", self.executor, EXECUTOR_NUMBERS)
+        if self.max_running is not None:
+            _whole("max_running", self.max_running, low=1, high=10**9)
         if self.fair_key is not None and not isinstance(self.fair_key, str):
             raise OptionError("fair_key", f"must be text, not {self.fair_key!r}")
 
@@ -855,6 +860,12 @@ class TaskOptions:
         if "at" in changes and "delay" not in changes:
             merged["delay"] = 0.0
         call = CallOptions(**(merged | changes))
+        if call.max_running != self.max_running:
+            raise OptionError(
+                "max_running",
+                "is of all jobs of a task, not of one call. Give it to the task: "
+                "@app.task(max_running=...), or to its lane.",
+            )
         if "retry" in changes:
             _refuse_code(call.retry, self.retry)
         return call

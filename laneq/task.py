@@ -72,6 +72,7 @@ class TaskKwargs(TypedDict, total=False):
     expires: Seconds | datetime | None
     result_ttl: Seconds
     executor: Executor | None
+    max_running: int | None
     fair_key: str | None
 
 
@@ -689,6 +690,7 @@ class Task(Generic[P, R_co, V_co]):
             base_us=retry.base_us,
             cap_us=retry.cap_us,
             jitter=int(retry.jitter),
+            max_running=self.options.max_running,
         )
 
 

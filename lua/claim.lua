@@ -1,6 +1,6 @@
 -- claim: take in outcomes, bring back what is due or lost, then start jobs on free slots.
 -- FLAGS   allow-oom
--- KEYS    state jobs runs outcomes history progress ended watchers workers beats fleet tasks task_counts call doorbell
+-- KEYS    state jobs runs outcomes history progress ended watchers workers beats fleet parked tasks task_counts call doorbell
 -- KEYS    waiting* scheduled* leases* counts* wake* dead* shares*
 -- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int most:int look:int seats settings slots:int limited
 -- EACH    lane lease:int
@@ -61,6 +61,7 @@ local function slow()
   -- @include sweep
   -- @include promote
   -- @include limits
+  -- @include parking
   -- Row i of the config, see lib/configure.lua.
   local lanes
   local function row_of(i)
@@ -110,6 +111,7 @@ local function slow()
     settle = settle,
     promote = promote,
     limits_of = limits_of,
+    parking_of = parking_of,
     dead_max_of = dead_max_of,
     sweep = function()
       return sweep(dead_max_of, dead_age_of)
@@ -128,7 +130,7 @@ local function add_row(id, record, i, fence, attempt, score, enqueued)
 end
 local hints = redis.call(
   "HMGET", state_key, "clock", "version", "next_due", "watch_until", "watcher", "swept",
-  "watched"
+  "watched", "capped"
 )
 if not hints[2] or tonumber(hints[2]) ~= version then return { "config" } end
 start_clock(tonumber(hints[1] or "0"), fence_floor)
@@ -245,6 +247,9 @@ if look == 1 or now >= swept + 250000 or swept > now then
   if is_more then more = 1 end
   redis.call("HSET", state_key, "swept", int(is_more and 0 or now))
 end
+-- Tasks with a max_running of their own.
+local parking = hints[8] and slow().parking_of(hints[8])
+if parking then parking.release() end
 if next_due and next_due <= now then
   next_due = slow().promote()
   if next_due and next_due <= now then more = 1 end
@@ -418,7 +423,9 @@ if wanted > 0 then
         local newline = record and string.find(record, "\n", 1, true)
         local head = newline and string.sub(record, 1, newline - 1)
         local has_options = head and string.find(head, "\t", 1, true)
-        if not head or (has_options and string.find(head, "\t[bnqxXy]=")) then
+        if parking and head and parking.holds(i, id, head, score) then
+          occupy(i, -1)
+        elseif not head or (has_options and string.find(head, "\t[bnqxXy]=")) then
           -- Not the first attempt, or options that a start looks at, or no body at all.
           local run, expires = slow().start(id, record, score, worker_id, name)
           if not head then
@@ -431,6 +438,7 @@ if wanted > 0 then
             run = nil
           elseif expires and expires <= now then
             occupy(i, -1)
+            if parking then parking.give_back(run.task) end
             run.attempt = 0
             slow().finish(i, id, "expired", run, slow().keep_of(record), "")
             run = nil

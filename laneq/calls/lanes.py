@@ -105,7 +105,8 @@ def _number(text: str) -> float:
 class PublishedTask:
     """What is known of a task without its code: its lane and its rule for crashes.
 
-    `kind` is 0 for fixed, 1 for linear and 2 for exponential backoff; `jitter` is 0 or 1.
+    `kind` is 0 for fixed, 1 for linear and 2 for exponential backoff; `jitter` is 0 or 1;
+    `max_running` is None for no limit.
     """
 
     lane: str
@@ -114,18 +115,20 @@ class PublishedTask:
     base_us: int
     cap_us: int
     jitter: int = 1
+    max_running: int | None = None
 
     def to_line(self) -> str:
         """Return the form that the claim script reads."""
         numbers = (self.max_attempts, self.kind, self.base_us, self.cap_us, self.jitter)
-        return " ".join((self.lane, *map(str, numbers)))
+        limit = () if self.max_running is None else (self.max_running,)
+        return " ".join((self.lane, *map(str, (*numbers, *limit))))
 
     @classmethod
     def from_line(cls, line: str) -> PublishedTask:
         """Read the form that `to_line` writes."""
         lane, *numbers = line.split(" ")
         # Later versions may say more.
-        return cls(lane, *(int(number) for number in numbers[:5]))
+        return cls(lane, *(int(number) for number in numbers[:6]))
 
 
 #: Columns of a row of the first version, and what stands for later ones where that made it.

@@ -13,6 +13,7 @@ from laneq import keys as keys_module
 from laneq import model
 from laneq.calls import checks, jobs, lanes, pool, probe, reserves, stats, workers
 from laneq.calls.call import Call
+from laneq.calls.lanes import PublishedTask
 from laneq.calls.workers import Held, Sample, WorkerInfo
 from laneq.codec import encode_value
 from laneq.keys import PERMANENT, keys_of
@@ -307,7 +308,9 @@ def limit_and_size(stage: Stage) -> None:
     )
     made = {"urgent": {"value": 2}}
     assert stage.run(reserves.decide(keys, "y", term=measured.term or 0, decisions=made))
-    stage.publish(Lane("urgent", priority=1000, reserve="auto"))
+    narrow = PublishedTask("normal", 3, 0, SECOND, SECOND, max_running=1)
+    stage.publish(Lane("urgent", priority=1000, reserve="auto"), tasks={"narrow": narrow})
+    stage.enqueue(*(new(f"narrow{n}", lane="batch", task="narrow") for n in range(3)))
     for n in range(6):
         stage.put(f"n{n}", f"x{n}", lane="normal")
         stage.enqueue(new(f"f{n}", lane="batch", fair_key=f"k{n % 2}"))

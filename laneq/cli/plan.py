@@ -36,7 +36,7 @@ _HOUR_S: Final = 3600
 @click.command()
 @click.option("--lane", "lanes", multiple=True, metavar="NAME:KEY=VALUE,...",
               help="A lane and its load; again for each lane.")  # fmt: skip
-@click.option("--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+@click.option("--file", "file", type=click.Path(path_type=Path),
               help="A scenario as TOML, in place of --lane.")  # fmt: skip
 @click.option("--live", is_flag=True,
               help="Lanes, load, run times and workers that the namespace measured.")  # fmt: skip
@@ -115,7 +115,7 @@ def _scenario(settings: Settings, given: dict[str, Any]) -> Scenario:
     if given["live"]:
         scenario = _live(settings, pool, changes)
     elif given["file"]:
-        scenario = spell.read_toml(given["file"].read_text("utf-8"))
+        scenario = spell.read_toml(_text_of(given["file"]))
     else:
         scenario = spell.read_scenario(given["lanes"])
     if pool:
@@ -135,6 +135,13 @@ def _pool(given: dict[str, Any]) -> tuple[Workers, ...]:
             raise click.UsageError(f"--slots {slots}: a range is for --slo, or --vary slots=.")
         return ()
     return (Workers(_whole(slots)),) if slots else tuple(map(spell.workers_of, given["workers"]))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError("file", f"{str(file)!r} cannot be read: {error}") from None
 
 
 def _whole(text: str) -> int:

@@ -124,8 +124,9 @@ class Scenario:
             kept = sum(w.reserve.get(stream.name, 0) * w.count for w in self.workers)
             if stream.lane.reserve == "auto":
                 found[stream.name] = "auto"
-            elif kept + stream.lane.reserve:
-                found[stream.name] = kept + stream.lane.reserve
+            elif kept or stream.lane.reserve:
+                # Slots that workers keep count for the fleet's reserve too.
+                found[stream.name] = max(kept, stream.lane.reserve)
         return found
 
     def stream(self, name: str) -> Stream:

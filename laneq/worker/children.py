@@ -34,6 +34,7 @@ class Child(asyncio.Protocol):
     Attributes:
         token: what the caller knows its job by; None while it has none.
         is_doomed: it is to be killed, or was; one that is not started yet never is.
+        has_come: it has come as far as to a job's function.
     """
 
     def __init__(self, pool: Children) -> None:
@@ -43,7 +44,7 @@ class Child(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self.process: subprocess.Popen[bytes] | None = None
         self.token: Any = None
-        self.is_doomed = False
+        self.is_doomed = self.has_come = False
         self.on_begun: Callable[[], None] | None = None
         self.on_progress: Callable[[bytes], None] | None = None
 
@@ -93,6 +94,7 @@ class Child(asyncio.Protocol):
                 if self.on_progress is not None:
                     self.on_progress(rest[0])
             elif kind == "begun":
+                self.has_come = True
                 if self.on_begun is not None:
                     self.on_begun()
             elif kind == "ended":
@@ -142,6 +144,9 @@ class Children:
         loop: the worker's.
         home: where the worker's app is.
         deliver: told token and outcome of each job, or, where the process died under it, how.
+
+    Attributes:
+        keeps_spare: a child that died under its job is replaced at once, not by the next job.
     """
 
     def __init__(
@@ -158,6 +163,7 @@ class Children:
         self._busy: dict[int, Child] = {}
         self._starting: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self.keeps_spare = True
 
     def start(
         self,
@@ -235,6 +241,9 @@ class Children:
         self._forget(child)
         how = child.how()
         if child.token is not None and not self._is_closed:
+            if self.keeps_spare and child.has_come and not self._idle:
+                # The next job shall not hold its slot while a process starts.
+                self._idle.append(self._open())
             self._deliver(child.token, how)
 
     def _forget(self, child: Child) -> None:

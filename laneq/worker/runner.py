@@ -599,6 +599,7 @@ class Runner:
 
     def stop_all(self) -> None:
         """Tell all runs to end, since the worker does."""
+        self._children.keeps_spare = False
         for run in list(self.running.values()):
             self.stop(run, "drain")
 

@@ -153,6 +153,8 @@ def test_a_lane_that_the_app_declares_with_an_slo_is_held_to_it(
 def test_a_look_changes_no_count_and_no_order_and_wakes_nobody(
     laneq: Commands, stage: Stage
 ) -> None:
+    stage.set_lane("urgent", {"reserve": 2})
+    stage.set_lane("batch", {"max_running": 1, "rate": "5/s", "max_depth": 9})
     register(stage)
     stage.put("a", "b", "c")
     stage.put("later", when=f"+{60 * SECOND}")

@@ -1,4 +1,4 @@
-"""The operator's guide names commands, options and files that exist."""
+"""The operator's guides name commands, options and files that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from laneq.cli import main
 from tests.cli.conftest import ROOT
 
-GUIDE = (ROOT / "docs" / "operations.md").read_text("utf-8")
+GUIDE = "\n".join(
+    (ROOT / "docs" / name).read_text("utf-8") for name in ("operations.md", "sizing.md")
+)
 
 
 def commands() -> list[str]:

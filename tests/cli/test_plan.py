@@ -131,6 +131,7 @@ def test_a_scenario_can_be_a_file(laneq: Commands, tmp_path: Path):
         ((*URGENT, "--slo", "urgent"), "LANE=WAIT"),
         ((*URGENT, "--slo", "urgent=1s", "--vary", "slots=1,2"), "without --vary"),
         ((*URGENT, "--seconds", "0"), "seconds"),
+        (("--file", "no.toml"), "file: 'no.toml' cannot be read"),
     ],
 )
 def test_what_cannot_be_simulated_is_wrong_usage(laneq: Commands, args: tuple[str, ...], told: str):

@@ -195,6 +195,24 @@ async def test_fault_H3_a_cancelled_child_is_killed_at_once(
     await gone(pids)
 
 
+async def test_a_child_that_was_killed_is_replaced_before_there_is_a_job_for_it(
+    crew: Crew, app: LaneQ, tmp_path: Path
+) -> None:
+    worker = await crew.start(app)
+    children = worker.runner._children
+    job = await tasks.long.aenqueue(str(tmp_path / "pids"))
+    killed, _ = await pids_of(tmp_path / "pids")
+    assert await job.acancel()
+    with pytest.raises(JobCancelled):
+        await job.aresult(20)
+    await soon(lambda: [child for child in children._idle if child.process is not None])
+    (spare,) = children._idle
+    assert spare.process is not None
+    assert spare.process.pid != killed
+    assert (await (await tasks.describe.aenqueue()).aresult(20))["pid"] == spare.process.pid
+    assert children.alive == 1
+
+
 async def test_signals_are_left_to_the_worker(crew: Crew, app: LaneQ) -> None:
     await crew.start(app)
     assert await (await tasks.signals.aenqueue()).aresult(20) == "still here"

@@ -232,22 +232,21 @@ class Lane:
     800 points more once its target has passed. Among lanes with targets the job whose
     target passes first goes first.
 
-    `max_depth`, `max_running`, `rate`, `fair_by` and
-    ``reserve="auto"`` are checked, stored and shown; they are enforced from a
-    later version.
-
     Args:
         name: 1 to 64 letters, digits, dots, dashes or underscores.
         priority: base points, from -1,000,000 to 1,000,000; not together with `target`.
         aging: points per second of wait; 0 for strict priority.
         aging_cap: most points that aging adds; with a `target` at least `aging` times it.
-        reserve: slots of the fleet that this lane is sure of; ``"auto"`` to size
-            them from what is measured.
+        reserve: slots of the fleet that this lane is sure of, over all live workers that serve
+            it; one slot always stays open to others. ``"auto"`` sizes them from what is
+            measured: few of its jobs (1 %) wait longer than its `slo`, or at all without one.
         slo: wait objective, in seconds: workers that size themselves follow it; None for none.
         target: wait that the lane's order aims at, in seconds or as ``"30s"``; None for none.
-        max_depth: jobs that may wait; None for no limit.
+        max_depth: jobs that may wait or be scheduled: an enqueue beyond raises `LaneFull` and
+            stores nothing; None for no limit. Retries and jobs that a job enqueues with its
+            outcome come in all the same.
         max_running: jobs that may run at a time in the fleet; None for no limit.
-        rate: starts per period, such as ``"100/s"`` or ``"5/10m"``; None for no limit.
+        rate: starts per period, evenly, such as ``"100/s"`` or ``"5/10m"``; None for no limit.
         fair_by: the name of the argument whose values share the lane evenly; a call can say
             another key with ``.using(fair_key=...)``. None for strict FIFO.
         fair_weights: key → its share, from 0.01 to 100, where that is not 1.

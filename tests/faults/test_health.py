@@ -17,7 +17,9 @@ from tests.faults.conftest import NewField
 from tests.faults.field import FACTOR, Field, L, WorkerProcess, wait_until
 
 #: A limit short enough for a test, and long enough for a machine that others use too.
-AFTER_S = 2.0
+AFTER_S = 3.0
+
+pytestmark = pytest.mark.timeout(180)
 
 
 def start(field: Field, *options: str, **more: Any) -> tuple[WorkerProcess, int]:
@@ -64,7 +66,7 @@ def test_a_blocked_loop_is_unwell_although_heartbeats_go_on(field: Field, tmp_pa
     _, port = start(field, "--health-file", str(path))
     until_status(port, 200)
     assert kinds(field) == set()
-    field.tasks.block.enqueue(5 * AFTER_S)
+    field.tasks.block.enqueue(4 * AFTER_S)
     reasons = until_status(port, 503)
     assert any("its event loop has not turned for" in reason for reason in reasons)
     untouched_since = path.stat().st_mtime_ns

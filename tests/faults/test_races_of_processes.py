@@ -24,6 +24,8 @@ from tests.faults import body
 from tests.faults.field import ROOT, Field, wait_until
 from tests.proxy import Proxy
 
+pytestmark = pytest.mark.timeout(180)
+
 # --- a batch is stored whole or not at all ------------------------------------------------
 
 BATCH = 250

@@ -146,24 +146,24 @@ def test_the_flips_of_lanes_that_cross_twice_are_all_told() -> None:
             BATCH,
             NORMAL,
             (
-                "Overtakes new jobs of normal after 45 s. There is no bound: it waits for as long as "
-                "normal is 5m55s late or more."
+                "Overtakes new jobs of normal after 45 s. There is no bound: it waits for as long "
+                "as normal is 5m55s late or more."
             ),
         ),
         (
             NORMAL,
             BATCH,
             (
-                "Goes first, but is overtaken by jobs of batch that have waited 45 s. Nothing of batch "
-                "goes first after 5m55s."
+                "Goes first, but is overtaken by jobs of batch that have waited 45 s. Nothing of "
+                "batch goes first after 5m55s."
             ),
         ),
         (
             BATCH,
             URGENT,
             (
-                "Never overtakes urgent: starts only while no job of urgent waits. There is no bound "
-                "to its wait."
+                "Never overtakes urgent: starts only while no job of urgent waits. There is no "
+                "bound to its wait."
             ),
         ),
         (URGENT, BATCH, "Is never overtaken by batch."),
@@ -176,16 +176,16 @@ def test_the_flips_of_lanes_that_cross_twice_are_all_told() -> None:
             NORMAL,
             Rule("fast", 100, 4, 1_000),
             (
-                "Level with fast at first; the jobs of fast gain faster. There is no bound: it waits "
-                "for as long as fast is 3m20s late or more."
+                "Level with fast at first; the jobs of fast gain faster. There is no bound: it "
+                "waits for as long as fast is 3m20s late or more."
             ),
         ),
         (
             NORMAL,
             Rule("fast", 100, 4, 800),
             (
-                "Level with fast at first; the jobs of fast gain faster. Nothing of fast that became "
-                "ready after it goes first after 6m40s."
+                "Level with fast at first; the jobs of fast gain faster. Nothing of fast that "
+                "became ready after it goes first after 6m40s."
             ),
         ),
     ],

@@ -3,7 +3,8 @@
 -- KEYS    state | waiting* scheduled* leases* dead* counts* rates*
 -- ARGV    window:int
 -- RETURNS {"ok", now, row...}; row: waiting scheduled running dead head_score {counts} then line
---         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead inverted)
+--         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead inverted
+--         overtaken)
 --         a scheduled job that is due counts as waiting, as a claim would have it
 -- COST    O(lanes × events)
 -- @include clock

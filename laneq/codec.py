@@ -35,6 +35,7 @@ from enum import Enum
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import unquote
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -42,6 +43,7 @@ import msgpack
 
 from laneq.errors import NotSerializable, OptionError, UnknownEnvelope, UnreadablePayload
 from laneq.model import TASK_NAME, RemoteError
+from laneq.options import fair_text
 
 #: Containers inside one another that a payload may have.
 MAX_DEPTH: Final = 100
@@ -669,6 +671,7 @@ _LETTERS: Final[dict[str, str]] = {
     "jitter": "j",
     "executor": "e",
     "enqueued_us": "q",
+    "ready_us": "y",
 }
 _NAMES: Final = {letter: name for name, letter in _LETTERS.items()}
 _FREE_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}")
@@ -691,6 +694,8 @@ class Record(NamedTuple):
         max_attempts, base_us, cap_us, backoff, jitter: the retry; see `Retry.with_record`.
         executor: 0 async, 1 thread, 2 process.
         enqueued_us: instant of the enqueue, of a job that was delayed.
+        ready_us: instant at which it became ready, of a job in a fair lane.
+        fair_key: whom it counts for in a fair lane.
         origin: who enqueued it, as free text.
     """
 
@@ -708,6 +713,8 @@ class Record(NamedTuple):
     jitter: int | None = None
     executor: int | None = None
     enqueued_us: int | None = None
+    ready_us: int | None = None
+    fair_key: str | None = None
     origin: str | None = None
 
 
@@ -726,6 +733,8 @@ def encode_head(
     jitter: int | None = None,
     executor: int | None = None,
     enqueued_us: int | None = None,
+    ready_us: int | None = None,
+    fair_key: str | None = None,
     origin: str | None = None,
 ) -> bytes:
     """Encode the head of a record, with the line feed that ends it.
@@ -752,13 +761,22 @@ def encode_head(
         ("j", jitter),
         ("e", executor),
         ("q", enqueued_us),
+        ("y", ready_us),
     )
     parts += [f"{letter}={number:d}" for letter, number in numbers if number is not None]
+    if fair_key is not None:
+        parts.append(f"g={fair_text(fair_key)}")
     if origin is not None:
         if not _FREE_TEXT.fullmatch(origin):
             raise OptionError("origin", f"must be 1 to 200 printable characters, not {origin!r}")
         parts.append(f"p={origin}")
     return ("\t".join(parts) + "\n").encode()
+
+
+def with_fair_key(head: bytes, key: str) -> bytes:
+    """Return a head, as `encode_head` makes it, with another fair key."""
+    plain = re.sub(rb"\tg=[^\t\n]*", b"", head, count=1)
+    return plain[:-1] + b"\tg=" + fair_text(key).encode() + b"\n"
 
 
 # A task without options has one head for all its jobs.
@@ -806,6 +824,8 @@ def _parse_head(head: bytes) -> tuple[str, tuple[Any, ...]]:
             found[name] = int(text)
         elif letter == "p":
             found["origin"] = text
+        elif letter == "g":
+            found["fair_key"] = unquote(text, errors="surrogatepass")
     return task, Record(task, b"", **found)[2:]
 
 

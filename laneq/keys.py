@@ -20,13 +20,17 @@ ended      zset    id → when the record of an ended job is dropped
 watchers   zset    id → until when somebody waits for its end
 workers    hash    worker id → registration (JSON)
 beats      zset    worker id → until when it counts as alive
+fleet      hash    what live workers have free, for reserves over the fleet; when
+                   the next start of a lane with a rate is due
+sizing     hash    lane → the last decision on its automatic reserve (JSON)
 task_counts hash   ``task<TAB>event`` → number
 ========== ======= =========================================================
 
 Per lane (permanent): ``waiting`` and ``scheduled`` (zset id → µs), ``leases``
 (zset id → deadline in µs), ``dead`` (zset id → died at), ``counts`` (hash
 event → number), ``wake`` (list of at most one token), ``rates`` (list of
-count snapshots, trimmed). With a TTL: ``hist`` slices per lane, ``call`` and
+count snapshots, trimmed), ``shares`` (zset fair key → µs of virtual
+time, of keys with a backlog). With a TTL: ``hist`` slices per lane, ``call`` and
 ``doorbell`` per worker, ``session`` per producer connection, and ``probe`` of a look at
 the health, which is gone when the script that makes it ends.
 """
@@ -40,8 +44,8 @@ from typing import Final
 PERMANENT: Final = frozenset(
     {
         "state", "lanes", "overrides", "tasks", "jobs", "runs", "history", "progress",
-        "outcomes", "ended", "watchers", "workers", "beats", "task_counts",
-        "waiting", "scheduled", "leases", "dead", "counts", "wake", "rates",
+        "outcomes", "ended", "watchers", "workers", "beats", "fleet", "sizing", "task_counts",
+        "waiting", "scheduled", "leases", "dead", "counts", "wake", "rates", "shares",
     }
 )  # fmt: skip
 
@@ -58,8 +62,9 @@ class Keys:
     """
 
     __slots__ = (
-        "beats", "ended", "history", "jobs", "lanes", "namespace", "outcomes", "overrides",
-        "prefix", "progress", "runs", "state", "task_counts", "tasks", "watchers", "workers",
+        "beats", "ended", "fleet", "history", "jobs", "lanes", "namespace", "outcomes", "overrides",
+        "prefix", "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers",
+        "workers",
     )  # fmt: skip
 
     def __init__(self, namespace: str) -> None:
@@ -67,13 +72,14 @@ class Keys:
         self.namespace = namespace
         self.prefix = f"{{laneq:{namespace}}}:".encode()
         for name in (
-            "beats", "ended", "history", "jobs", "lanes", "outcomes", "overrides", "progress",
-            "runs", "state", "task_counts", "tasks", "watchers", "workers",
+            "beats", "ended", "fleet", "history", "jobs", "lanes", "outcomes", "overrides",
+            "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers", "workers",
         ):  # fmt: skip
             setattr(self, name, self.prefix + name.encode())
 
     beats: bytes
     ended: bytes
+    fleet: bytes
     history: bytes
     jobs: bytes
     lanes: bytes
@@ -81,6 +87,7 @@ class Keys:
     overrides: bytes
     progress: bytes
     runs: bytes
+    sizing: bytes
     state: bytes
     task_counts: bytes
     tasks: bytes
@@ -122,6 +129,11 @@ class Keys:
     def ended_channel(self, job_id: str) -> bytes:
         """Return the pub/sub channel on which the end of a watched job is told."""
         return b"%bended:%b" % (self.prefix, job_id.encode())
+
+    @property
+    def lanes_channel(self) -> bytes:
+        """Return the pub/sub channel on which workers are told that the lanes changed."""
+        return b"%bcontrol" % self.prefix
 
     def control_channel(self, worker: str) -> bytes:
         """Return the pub/sub channel on which a worker is told of cancels."""

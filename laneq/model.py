@@ -223,6 +223,7 @@ class WorkerView:
         reserve: lane → reserved slots of this worker.
         last_heartbeat_at: seconds since the epoch, by Redis's clock.
         unwell: why it does not work although it lives; empty where it does.
+        stuck: jobs that did not end when they were told to; they run on beside the slots.
         pool: how it sizes itself; None where its slots are fixed.
     """
 
@@ -238,4 +239,5 @@ class WorkerView:
     started_at: float | None
     last_heartbeat_at: float | None
     unwell: str = ""
+    stuck: int = 0
     pool: PoolView | None = None

@@ -13,7 +13,9 @@ double can hold (fault E1).
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+from urllib.parse import quote, unquote
 
 from laneq.errors import OptionError, suggest
 from laneq.model import LANE_NAME, TASK_NAME
@@ -51,6 +54,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_INSTANT: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"([0-9.eE+-]+?) ?(us|ms|s|m|h|d|)")
+_FAIR_MOST: Final = 200
+_MOST_WEIGHTS: Final = 1_000
+_FAIR_SAFE: Final = "".join(chr(n) for n in range(0x20, 0x7F) if chr(n) != "%")
 _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/([0-9]+(?:\.[0-9]+)?)?(ms|s|m|h|d)")
 
 
@@ -131,6 +137,18 @@ def _rate(option: str, value: object) -> str:
             option, f"must be starts per period, such as '100/s' or '5/10m', not {value!r}"
         )
     return match[0]
+
+
+def fair_text(key: str) -> str:
+    """Return a fair key as scripts have it: percent-encoded, and 200 characters at most.
+
+    A longer one ends in its SHA-256, so that different keys stay different.
+    """
+    text = quote(key, safe=_FAIR_SAFE, errors="surrogatepass")
+    if len(text) <= _FAIR_MOST:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text[: _FAIR_MOST - len(digest) - 1]}~{digest}"
 
 
 def to_us(seconds: float) -> int:
@@ -230,7 +248,9 @@ class Lane:
         max_depth: jobs that may wait; None for no limit.
         max_running: jobs that may run at a time in the fleet; None for no limit.
         rate: starts per period, such as ``"100/s"`` or ``"5/10m"``; None for no limit.
-        fair_by: the name of the argument whose values share the lane evenly.
+        fair_by: the name of the argument whose values share the lane evenly; a call can say
+            another key with ``.using(fair_key=...)``. None for strict FIFO.
+        fair_weights: key → its share, from 0.01 to 100, where that is not 1.
         lease: seconds after which the jobs of a dead worker run elsewhere; from 1.
         dead_max: dead letters kept; None for no limit.
         dead_age: seconds that a dead letter is kept; None for no limit.
@@ -253,6 +273,7 @@ class Lane:
     max_running: int | None = field(default=None, kw_only=True)
     rate: str | None = field(default=None, kw_only=True)
     fair_by: str | None = field(default=None, kw_only=True)
+    fair_weights: Mapping[str, float] | None = field(default=None, kw_only=True, hash=False)
     lease: Duration = field(default=15.0, kw_only=True)
     dead_max: int | None = field(default=10_000, kw_only=True)
     dead_age: Duration | None = field(default=30 * 86400.0, kw_only=True)
@@ -330,7 +351,10 @@ class Lane:
 
         Every key is always there; None is an option that is off.
         """
-        return {wire: getattr(self, wire) for wire in WIRE_NAMES.values()}
+        wire = {name: getattr(self, name) for name in WIRE_NAMES.values()}
+        if self.fair_weights:
+            wire["fair_weights"] = {fair_text(k): w for k, w in self.fair_weights.items()}
+        return wire
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -347,7 +371,9 @@ class Lane:
             if name not in wire:
                 continue
             value = wire[name]
-            if option != name and value is not None:
+            if option == "fair_weights" and isinstance(value, Mapping):
+                value = {unquote(key, errors="surrogatepass"): w for key, w in value.items()}
+            elif option != name and value is not None:
                 value = _whole(name, value, low=0, high=to_us(MAX_SECONDS)) / 1e6
             given[option] = value
         if "name" not in given:
@@ -415,6 +441,19 @@ def _fair_by(option: str, value: object) -> str:
     return value
 
 
+def _fair_weights(option: str, value: object) -> Mapping[str, float]:
+    if not isinstance(value, Mapping):
+        raise OptionError(option, f"must map keys to weights, not {value!r}")
+    if len(value) > _MOST_WEIGHTS:
+        raise OptionError(option, f"has {len(value):,} keys, {_MOST_WEIGHTS:,} is the most")
+    found: dict[str, float] = {}
+    for key, weight in value.items():
+        if not isinstance(key, str):
+            raise OptionError(option, f"must have text for keys, not {key!r}")
+        found[key] = _number(f"{option}[{key!r}]", weight, low=0.01, high=100)
+    return found
+
+
 def _lease(option: str, value: object) -> float:
     return _duration(option, value, low=1.0, high=86400.0)
 
@@ -435,6 +474,7 @@ _LANE_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "max_running": _count,
     "rate": _rate,
     "fair_by": _fair_by,
+    "fair_weights": _fair_weights,
     "lease": _lease,
     "dead_max": lambda o, v: _whole(o, v, low=0, high=10**12),
     "dead_age": _duration,
@@ -442,7 +482,17 @@ _LANE_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
 }
 
 _LANE_OPTIONAL: Final = frozenset(
-    {"slo", "target", "max_depth", "max_running", "rate", "fair_by", "dead_max", "dead_age"}
+    {
+        "slo",
+        "target",
+        "max_depth",
+        "max_running",
+        "rate",
+        "fair_by",
+        "fair_weights",
+        "dead_max",
+        "dead_age",
+    }
 )
 
 _LANE_TIMES: Final = frozenset({"slo", "target", "lease", "dead_age"})
@@ -461,6 +511,11 @@ def _lane_value(option: str, text: str) -> Any:
     word = text.lower()
     if word in {"none", ""} and option in _LANE_OPTIONAL:
         return None
+    if option == "fair_weights":
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise OptionError(option, f"must be a JSON object, not {text!r}: {error}") from None
     if option in {"rate", "fair_by"} or (option == "reserve" and word == "auto"):
         return text
     if option in _LANE_TIMES:
@@ -706,6 +761,8 @@ class TaskOptions:
             have started; None for never.
         result_ttl: seconds that the result is kept; 0 keeps none.
         executor: ``"async"``, ``"thread"`` or ``"process"``; None for the kind of function.
+        fair_key: whom the job counts for, in a lane that is shared fairly; None for the value
+            of the lane's `fair_by` argument.
 
     Raises:
         OptionError: an option has a wrong type or value.
@@ -719,6 +776,7 @@ class TaskOptions:
     expires: Seconds | datetime | None = None
     result_ttl: Seconds = _DEFAULT_RESULT_TTL
     executor: Executor | None = None
+    fair_key: str | None = None
 
     def __post_init__(self) -> None:
         """Check every option and keep times as seconds."""
@@ -738,6 +796,8 @@ class TaskOptions:
         object.__setattr__(self, "result_ttl", _seconds("result_ttl", self.result_ttl, low=0))
         if self.executor is not None:
             _one_of("executor", self.executor, EXECUTOR_NUMBERS)
+        if self.fair_key is not None and not isinstance(self.fair_key, str):
+            raise OptionError("fair_key", f"must be text, not {self.fair_key!r}")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

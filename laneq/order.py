@@ -12,10 +12,10 @@ the other lanes' reserves are short of::
 
     free - 1 ≥ Σ over y ≠ x of max(0, reserve_y - running_y)
 
-The rule is the same in one worker, over its slots, and over the fleet, over the slots of all live
-workers. In a worker it keeps what it needs: a lane short of its reserve can start at once, always.
-A fleet can shrink below its reserves; so for the fleet they are first cut to what can be had
-(`fleet_reserve`).
+The rule is the same in one worker, over its slots, and over the fleet, over the slots of its pool:
+all live workers that serve a lane with a reserve. In a worker it keeps what it needs: a lane short
+of its reserve can start at once, always. A fleet can shrink below its reserves; so for the fleet
+they are first cut to what can be had (`fleet_reserve`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _PER_SECOND: Final = 1_000_000
 def value(priority: float, aging: float, aging_cap: float, wait_s: float) -> float:
     """Return what a job that has waited `wait_s` seconds is worth.
 
-    A wait below zero takes points off: a job that was put behind one of the same microsecond is,
-    for that microsecond, not ready.
+    A wait below zero counts as none: the score of a job in a fair lane may lie ahead of now.
     """
-    return priority + min(aging * wait_s, aging_cap)
+    return priority + max(0.0, min(aging * wait_s, aging_cap))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Head:
         """Return what the job is worth at an instant, in µs since the epoch."""
         # Points per µs, times µs: the order of the script's operations, so that both round alike.
         gain = self.aging / _PER_SECOND * (now_us - self.score_us)
-        return self.priority + min(gain, self.aging_cap)
+        return self.priority + max(0.0, min(gain, self.aging_cap))
 
 
 def best(heads: Iterable[Head], now_us: int) -> Head | None:
@@ -90,7 +89,7 @@ def may_start(
 
     Args:
         lane: the lane of the job.
-        free: slots that run nothing: of the worker, or of all live workers.
+        free: slots that run nothing: of the worker, or of the pool.
         running: lane → jobs that run in the same place; a lane that is missing runs none.
         reserve: lane → slots kept for it; a lane that is missing has none. Over the fleet, what
             `fleet_reserve` returns.
@@ -114,7 +113,7 @@ def usable_lanes(
 
 
 def fleet_reserve(
-    reserve: Mapping[str, int], *, slots: int, running: Mapping[str, int]
+    reserve: Mapping[str, int], *, slots: int, free: int, running: Mapping[str, int]
 ) -> dict[str, int]:
     """Cut the fleet's reserves to what its slots allow, the first lanes served first.
 
@@ -126,11 +125,12 @@ def fleet_reserve(
     Args:
         reserve: lane → declared slots, in the order in which lanes are to get theirs: highest
             priority first. Leave out lanes that no live worker serves.
-        slots: slots of all live workers.
+        slots: slots of the pool.
+        free: those that run nothing.
         running: lane → jobs that run in the fleet.
     """
     open_to_reserves = max(0, slots - 1)
-    free = max(0, slots - sum(running.values()))
+    free = max(0, free)
     granted = {}
     for lane, wanted in reserve.items():
         used = running.get(lane, 0)

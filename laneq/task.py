@@ -32,7 +32,7 @@ from laneq import ids
 from laneq.calls import jobs
 from laneq.calls.jobs import NewJob
 from laneq.calls.lanes import PublishedTask
-from laneq.codec import encode_call, encode_head
+from laneq.codec import encode_call, encode_head, with_fair_key
 from laneq.errors import (
     OptionError,
     PayloadTooLarge,
@@ -46,6 +46,7 @@ from laneq.options import (
     EXECUTOR_NUMBERS,
     CallOptions,
     Executor,
+    Lane,
     Retry,
     Seconds,
     TaskOptions,
@@ -71,6 +72,7 @@ class TaskKwargs(TypedDict, total=False):
     expires: Seconds | datetime | None
     result_ttl: Seconds
     executor: Executor | None
+    fair_key: str | None
 
 
 class CallKwargs(TaskKwargs, total=False):
@@ -86,6 +88,11 @@ class TaskHost(Host, Protocol):
     @property
     def max_payload(self) -> int:
         """Most bytes of encoded arguments."""
+        ...
+
+    @property
+    def lanes(self) -> Mapping[str, Lane]:
+        """The lanes that the app declares, by name."""
         ...
 
     @property
@@ -159,6 +166,14 @@ class Arguments:
             self._may.append(None if takes_any_name else names)
             self._must_not.append(frozenset(p.name for p in positional[:n] if p not in first))
 
+    def value_of(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the value of one argument of a call that fits; None where it has none."""
+        if name in kwargs:
+            return kwargs[name]
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments.get(name)
+
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Refuse arguments that the function does not take.
 
@@ -198,16 +213,18 @@ class Arguments:
 
 def _record_options(
     call: CallOptions, own: TaskOptions | None, given: Collection[str]
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Return what a record says of its job.
 
     That is what scripts read (boost, expiry, life of the result), and of the rest what the
     call overrides: a worker knows the task's own options, and newer ones may have been
     deployed since. Without `own`, the task is not known here and all that is given counts.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     if call.boost_us:
         found["boost_us"] = call.boost_us
+    if call.fair_key is not None:
+        found["fair_key"] = call.fair_key
     if call.expires_us is not None:
         found["expires_us"] = call.expires_us
     if call.expires_at_us is not None:
@@ -267,7 +284,7 @@ class Recipe:
         arguments: which calls the function takes; None where that is not known here.
     """
 
-    __slots__ = ("_arguments", "_head", "_is_of_main", "_when", "host", "lane", "task")
+    __slots__ = ("_arguments", "_fair_by", "_head", "_is_of_main", "_when", "host", "lane", "task")
 
     def __init__(
         self,
@@ -289,6 +306,19 @@ class Recipe:
         self._is_of_main = task.startswith(("__main__.", "__mp_main__."))
         self._when = _when(call)
         self._arguments = arguments
+        declared = host.lanes.get(lane or "")
+        is_fair = declared is not None and call.fair_key is None
+        self._fair_by = declared.fair_by if is_fair and declared is not None else None
+
+    def fair_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Return whom a call counts for in a lane that is shared by an argument's value."""
+        if self._fair_by is None:
+            return None
+        if self._arguments is not None:
+            value = self._arguments.value_of(self._fair_by, args, kwargs)
+        else:
+            value = kwargs.get(self._fair_by)
+        return None if value is None else str(value)
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Check and encode the arguments of a call.
@@ -307,7 +337,7 @@ class Recipe:
             )
         return payload
 
-    def job(self, job_id: str, payload: bytes, lane: str) -> NewJob:
+    def job(self, job_id: str, payload: bytes, lane: str, fair_key: str | None = None) -> NewJob:
         """Return a job about to be stored.
 
         Raises:
@@ -315,14 +345,19 @@ class Recipe:
         """
         if self._is_of_main:
             self.host.check_main(self.task)
-        return NewJob(lane, job_id, self._head + payload, self._when)
+        head = self._head if fair_key is None else with_fair_key(self._head, fair_key)
+        return NewJob(lane, job_id, head + payload, self._when)
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TaskCall[Any]:
+        """Return a call that is not enqueued yet."""
+        return TaskCall(self, self.payload(args, kwargs), self.fair_key(args, kwargs))
 
     def enqueue(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Asking[Job[Any]]:
         """Enqueue one call."""
         payload = self.payload(args, kwargs)
         host = self.host
         lane = self.lane or (yield from host.lane_of(self.task))
-        new = self.job(ids.new_id(), payload, lane)
+        new = self.job(ids.new_id(), payload, lane, self.fair_key(args, kwargs))
         try:
             present = yield jobs.enqueue(host.keys, (new,))
         except UnknownLane as error:
@@ -337,12 +372,13 @@ class TaskCall(Generic[V_co]):
     two jobs.
     """
 
-    __slots__ = ("payload", "recipe")
+    __slots__ = ("fair_key", "payload", "recipe")
 
-    def __init__(self, recipe: Recipe, payload: bytes) -> None:
+    def __init__(self, recipe: Recipe, payload: bytes, fair_key: str | None = None) -> None:
         """Keep the encoded call; ``task.call(...)`` is the way to make one."""
         self.recipe = recipe
         self.payload = payload
+        self.fair_key = fair_key
 
     def __repr__(self) -> str:
         return f"<TaskCall {self.recipe.task} ({len(self.payload):,} bytes)>"
@@ -363,7 +399,7 @@ class TaskCall(Generic[V_co]):
                 f"task {recipe.task} is not registered here, so its lane is not known. "
                 f"Name one: app.ref({recipe.task!r}).using(lane=...)."
             )
-        return recipe.job(ids.new_id(), self.payload, lane)
+        return recipe.job(ids.new_id(), self.payload, lane, self.fair_key)
 
     def handle(self, job_id: str) -> Job[V_co]:
         """Return the handle of the job with this id."""
@@ -391,7 +427,7 @@ def enqueue_many(host: TaskHost, calls: Iterable[TaskCall[V]]) -> Asking[list[Jo
             wanted[first : first + jobs.BATCH], made[first : first + jobs.BATCH], strict=True
         ):
             recipe = call.recipe
-            new = recipe.job(job_id, call.payload, recipe.lane or lanes[recipe.task])
+            new = recipe.job(job_id, call.payload, recipe.lane or lanes[recipe.task], call.fair_key)
             size += len(new.record)
             if size > BATCH_BYTES and batch:
                 break
@@ -437,7 +473,7 @@ class PreparedTask(Generic[P, V_co]):
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[V_co]:
         """Return a call with these options that is not enqueued yet; see `Task.call`."""
-        return TaskCall(self._recipe, self._recipe.payload(args, kwargs))
+        return self._recipe.call(args, kwargs)
 
 
 class TaskRef:
@@ -491,7 +527,7 @@ class TaskRef:
     def call(self, /, *args: Any, **kwargs: Any) -> TaskCall[Any]:
         """Return a call that is not enqueued yet; see `Task.call`."""
         recipe = self._recipe()
-        return TaskCall(recipe, recipe.payload(args, kwargs))
+        return recipe.call(args, kwargs)
 
     def _recipe(self) -> Recipe:
         task = self._host.tasks.get(self.name)
@@ -598,7 +634,7 @@ class Task(Generic[P, R_co, V_co]):
             NotSerializable: an argument cannot make the trip; names the path to it.
             PayloadTooLarge: they are over the app's `max_payload`.
         """
-        return TaskCall(self._recipe, self._recipe.payload(args, kwargs))
+        return self._recipe.call(args, kwargs)
 
     def using(self, **options: Unpack[CallKwargs]) -> PreparedTask[P, V_co]:
         """Return this task with other options, for one call or many.

@@ -446,12 +446,9 @@ class Testing:
                 plan.timeout_s or 0.0, error.__cause__, retry=retry, attempt=attempt
             ), None
         if error is None:
-            found = outcomes.returned(
+            return outcomes.returned(
                 value, keep_us=plan.keep_us, max_payload=self._app.max_payload
-            )
-            if isinstance(found, Verdict):
-                return found, None
-            error = found
+            ), None
         return outcomes.raised(error, retry=retry, attempt=attempt), error
 
     # --- the worker's calls -------------------------------------------------------------------
@@ -471,6 +468,7 @@ class Testing:
                 self._seq += 1
                 call = claims.claim(
                     seq=self._seq,
+                    slots=1,
                     free=free,
                     seats={name: Seats(is_served=True) for name in claims.lanes.names},
                     outcomes=ended,

@@ -1,8 +1,8 @@
 -- claim: take in outcomes, bring back what is due or lost, then start jobs on free slots.
 -- FLAGS   allow-oom
--- KEYS    state jobs runs outcomes history progress ended watchers workers beats tasks task_counts call doorbell
--- KEYS    waiting* scheduled* leases* counts* wake* dead*
--- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int most:int look:int seats settings
+-- KEYS    state jobs runs outcomes history progress ended watchers workers beats fleet tasks task_counts call doorbell
+-- KEYS    waiting* scheduled* leases* counts* wake* dead* shares*
+-- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int most:int look:int seats settings slots:int limited
 -- EACH    lane lease:int
 -- EACH    reserved lane:int running:int slots:int
 -- EACH    outcome lane:int id fence:str kind number:int body
@@ -10,12 +10,16 @@
 --         free: slots that are free; most: jobs that the reply may have
 --         seats: a digit per lane, the sum of 1 served, 2 listened for, 4 paused
 --         settings: JSON [[priority, aging per µs, cap], ...] of all lanes
+--         slots: the worker's, busy or free; limited: see lib/limits.lua, "" where no
+--         lane has a limit
 --         reserved: lanes of which this worker keeps slots, and how many of them run
--- RETURNS {"ok", now, wake_after, more, {stale id...}, {paused i...}, row...}
---         row: id record lane fence attempt score enqueued
+-- RETURNS {"ok", now, wake_after, more, {stale id...}, {closed i...}, row...}
+--         row: id record lane fence attempt ready enqueued; ready: when it became
+--         ready, less its boost
 --         wake_after: µs after which the caller should claim again although nothing
 --         wakes it, -1 if another worker has that watch; more: 1 when work was left
---         over for want of time
+--         over for want of time; closed: lanes not to listen for, since they are
+--         paused or the fleet's reserves leave them nothing
 -- ERRORS  config: the lanes changed, ask for them and call again
 -- COST    O(lanes + (outcomes + claimed) × log depth)
 -- KEEPS   an id is in one place; running = leases; reserved slots stay free for their lane
@@ -25,7 +29,8 @@
 -- higher priority, then the earlier score.
 --
 -- Reserves. A job of lane x may start if the slots still free after it are
--- enough for what other lanes lack of their reserve in this worker.
+-- enough for what other lanes lack of their reserve in this worker; and the
+-- same over the fleet, where a lane has a reserve there (lib/limits.lua).
 --
 -- Wake-ups. A worker that listens holds a blocking pop on the tokens of the
 -- lanes its free slots may take. When this call fills those slots, the doorbell
@@ -60,13 +65,18 @@ local function slow()
   -- @include settle
   -- @include sweep
   -- @include promote
-  local limits = cjson.decode(redis.call("HGET", state_key, "config")).lanes
-  -- Positions in a row of the config, see lib/configure.lua.
+  -- @include limits
+  -- Row i of the config, see lib/configure.lua.
+  local lanes
+  local function row_of(i)
+    lanes = lanes or cjson.decode(redis.call("HGET", state_key, "config")).lanes
+    return lanes[i]
+  end
   local function dead_max_of(i)
-    return limits[i][7]
+    return row_of(i)[7]
   end
   local function dead_age_of(i)
-    return limits[i][8]
+    return row_of(i)[8]
   end
   made = {
     -- Continue or begin the run of a job that is picked; and until when it may begin.
@@ -76,12 +86,15 @@ local function slow()
       local run = line and read_run(line)
       local is_new = not run
       if is_new then
-        local enqueued = option_of(head, "q") or (tonumber(score) + (option_of(head, "b") or 0))
+        local enqueued = option_of(head, "q") or option_of(head, "y") or (tonumber(score) + (option_of(head, "b") or 0))
         run = { attempt = 0, enqueued = int(enqueued), losses = 0, flags = 0, task = task_of(head) }
       end
       run.attempt = run.attempt + 1
       run.lane, run.worker, run.score = lane, worker, int(tonumber(score))
       run.started, run.fence = "0", "0"
+      -- Elsewhere the score tells when it became ready.
+      local ready = option_of(head, "y")
+      run.ready = ready and int(ready - (option_of(head, "b") or 0)) or run.score
       if not is_new then return run end
       local expires = option_of(head, "x")
       return run, expires and tonumber(run.enqueued) + expires or option_of(head, "X")
@@ -102,12 +115,13 @@ local function slow()
     read_run = read_run,
     settle = settle,
     promote = promote,
+    limits_of = limits_of,
     dead_max_of = dead_max_of,
     sweep = function()
       return sweep(dead_max_of, dead_age_of)
     end,
     name_of = function(i)
-      return limits[i][1]
+      return row_of(i)[1]
     end,
   }
   return made
@@ -243,12 +257,12 @@ if next_due and next_due <= now then
 end
 
 -- Who may take what: waiting[i] is whether lane i has work beyond what was picked.
-local served, waiting, paused = {}, {}, {}
+local served, waiting, closed = {}, {}, {}
 local listened, is_listening = {}, false
 for i = 1, lanes_n do
   local seat = string.byte(seats, i) - 48
   if seat >= 4 then
-    paused[#paused + 1] = i
+    closed[#closed + 1] = i
     served[i] = nil
     seat = seat - 4
   else
@@ -266,13 +280,20 @@ for j = 1, reserved_n do
   reserve[i] = tonumber(ARGV[row + RESERVED_SLOTS])
   short = short + math.max(reserve[i] - running[i], 0)
 end
--- How many more jobs of lane i may start, if no others do: a start of a lane that
--- lacks of its own reserve takes one of the slots kept for it.
-local function room_of(i)
+local limits = limited ~= "" and slow().limits_of(limited, slots, free, seats)
+-- How many more jobs of lane i there are slots for, if no others start: a start of a
+-- lane that lacks of its own reserve takes one of the slots kept for it.
+local function seats_of(i)
   local own = reserve[i] and math.max(reserve[i] - running[i], 0) or 0
-  return free - short + own
+  local room = free - short + own
+  return limits and math.min(room, limits.of_fleet(i)) or room
+end
+-- How many may start.
+local function room_of(i)
+  return limits and math.min(seats_of(i), limits.of_cap(i)) or seats_of(i)
 end
 local function occupy(i, n)
+  if limits then limits.take(i, n) end
   if reserve[i] then
     local before = math.max(reserve[i] - running[i], 0)
     running[i] = running[i] + n
@@ -365,6 +386,7 @@ if wanted > 0 then
             local rule, score = rules[i], tonumber(heads[i][at[i] + 1])
             local gain = rule[2] * (now - score)
             if gain > rule[3] then gain = rule[3] end
+            if gain < 0 then gain = 0 end
             local value = rule[1] + gain
             if
               not best
@@ -427,7 +449,7 @@ if wanted > 0 then
         local newline = record and string.find(record, "\n", 1, true)
         local head = newline and string.sub(record, 1, newline - 1)
         local has_options = head and string.find(head, "\t", 1, true)
-        if not head or (has_options and string.find(head, "\t[bnqxX]=")) then
+        if not head or (has_options and string.find(head, "\t[bnqxXy]=")) then
           -- Not the first attempt, or options that a start looks at, or no body at all.
           local run, expires = slow().start(id, record, score, worker_id, name)
           if not head then
@@ -447,7 +469,7 @@ if wanted > 0 then
           if run then
             run.started, run.fence = started, int(next_tick())
             slow().write_run(id, run)
-            add_row(id, record, i, run.fence, run.attempt, run.score, run.enqueued)
+            add_row(id, record, i, run.fence, run.attempt, run.ready, run.enqueued)
             lease_ids[#lease_ids + 1] = id
             call_line[#call_line + 1] = id .. ":" .. run.fence
             bump(i, run.task, "started", 1)
@@ -516,7 +538,7 @@ end
 -- put after that, at the end, so that they go to others.
 if is_listening then
   for i = 1, lanes_n do
-    if listened[i] and not (served[i] and free > 0 and room_of(i) > 0) then
+    if listened[i] and not (served[i] and free > 0 and seats_of(i) > 0) then
       redis.call("DEL", doorbell_key)
       redis.call("LPUSH", doorbell_key, "1")
       redis.call("EXPIRE", doorbell_key, "60")
@@ -526,22 +548,24 @@ if is_listening then
 end
 if wanted > 0 then
   for i = 1, lanes_n do
-    if waiting[i] then arm(i) end
+    if waiting[i] and not (limits and limits.of_cap(i) <= 0) then arm(i) end
   end
 end
+local next_open = limits and limits.note(free, waiting, closed)
 
 -- The watch: one idle worker has promised to look at the next due instant. A
 -- promise that lies ahead holds: what was leased since ends later, or is seen by
 -- any worker's poll.
 local wake_after = -1
 if free > 0 then
+  local soonest = next_open and math.min(next_open, next_due or next_open) or next_due
   local is_kept = watch_until
     and watch_until > now
-    and (not next_due or watch_until <= next_due)
+    and (not soonest or watch_until <= soonest)
   if is_kept then
     if watcher == worker_id then wake_after = watch_until - now end
   else
-    local first = next_due
+    local first = soonest
     for i = 1, lanes_n do
       local head = redis.call("ZRANGE", leases_key(i), "0", "0", "WITHSCORES")
       if head[2] and (not first or tonumber(head[2]) < first) then first = tonumber(head[2]) end
@@ -573,4 +597,4 @@ end
 -- @include end_ledger
 -- @include end_counts
 -- @include end_tokens
-return { "ok", int(now), wake_after, more, stale, paused, unpack(rows) }
+return { "ok", int(now), wake_after, more, stale, closed, unpack(rows) }

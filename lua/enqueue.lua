@@ -1,11 +1,12 @@
 -- enqueue: store jobs in their lanes and wake a worker for each lane.
--- KEYS    session before state lanes jobs task_counts | waiting* scheduled* counts* wake*
+-- KEYS    session before state lanes jobs task_counts | waiting* scheduled* counts* wake* shares*
 -- ARGV    seq:int before_seq:int
 -- EACH    lane name
 -- EACH    job lane:int id record when
 -- RETURNS {"ok", i...}: i are the jobs, counted from 1, whose id was there already
 --         {"again"}: this call was applied before the connection broke
 -- ERRORS  unknown_lane NAME
+--         full NAME max_depth: the lane has no room for all its jobs of this call
 -- COST    O(jobs × log depth)
 -- KEEPS   a repeated call makes no second job; jobs of one call start in its order
 --
@@ -16,6 +17,7 @@
 -- @include clock
 -- @include bump
 -- @include arm
+-- @include doors
 local next_due, watch_until
 local made
 local function later()
@@ -32,9 +34,26 @@ for i = 1, lane_n do
   local name = ARGV[lane_at + (i - 1) * lane_w + LANE_NAME]
   if redis.call("HEXISTS", lanes_key, name) == 0 then return { "unknown_lane", name } end
 end
-local hints = redis.call("HMGET", state_key, "clock", "next_due", "watch_until")
+local hints = redis.call("HMGET", state_key, "clock", "next_due", "watch_until", "shut", "doors")
 start_clock(tonumber(hints[1] or "0"))
 next_due, watch_until = tonumber(hints[2] or nil), tonumber(hints[3] or nil)
+doors = hints[5] and cjson.decode(hints[5]) or false
+local is_fair = {}
+if doors then
+  local coming = {}
+  for j = 1, job_n do
+    local i = tonumber(ARGV[job_at + (j - 1) * job_w + JOB_LANE])
+    coming[i] = (coming[i] or 0) + 1
+  end
+  for i, n in pairs(coming) do
+    local door = door_of(i)
+    is_fair[i] = door and door.weights ~= nil
+    if door and door.most then
+      local depth = redis.call("ZCARD", waiting_key(i)) + redis.call("ZCARD", scheduled_key(i))
+      if depth + n > door.most then return { "full", lane_name(i), int(door.most) } end
+    end
+  end
+end
 redis.call("SET", session_key, int(seq), "EX", 60)
 local reply = { "ok" }
 local touched = {}
@@ -81,7 +100,7 @@ end
 for j = 1, job_n do
   local at = job_at + (j - 1) * job_w
   local when = ARGV[at + JOB_WHEN]
-  if when == "" then
+  if when == "" and not is_fair[tonumber(ARGV[at + JOB_LANE])] then
     plain[#plain + 1] = j
     plain_ids[#plain_ids + 1] = ARGV[at + JOB_ID]
     if #plain == 1000 then flush_plain() end
@@ -99,7 +118,9 @@ for j = 1, job_n do
 end
 if #plain > 0 then flush_plain() end
 for i in pairs(touched) do
-  arm(i)
+  -- A lane at its limit of running jobs or of its rate wakes nobody.
+  local name = hints[4] and "," .. ARGV[lane_at + (i - 1) * lane_w + LANE_NAME] .. ","
+  if not name or not string.find(hints[4], name, 1, true) then arm(i) end
 end
 -- @include end_clock
 -- @include end_counts

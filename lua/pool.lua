@@ -1,12 +1,13 @@
 -- pool: read what the lanes of a worker ask for now, and which slots of the fleet serve them.
 -- FLAGS   allow-oom
--- KEYS    state lanes overrides workers beats
+-- KEYS    state lanes overrides jobs workers beats
 -- KEYS    | waiting* scheduled* counts* fine* before* coarse*
 -- ARGV    worker_id
--- RETURNS {"ok", now, rank, pools, row...}; row: slo priority is_paused reserve waiting
---         head_score started runs run slots fixed least most kept
+-- RETURNS {"ok", now, rank, pools, row...}; row: slo priority is_paused waiting head_ready
+--         started runs run slots fixed least most kept
 --         rank: the worker's place, from 0, among the `pools` workers that can change their slots;
---         slo in µs, -1 for none; head_score -1 where none waits; run: mean of `runs` in µs;
+--         slo in µs, -1 for none; head_ready: when the first job that waits became ready, -1
+--         where none does; run: mean of `runs` in µs;
 --         slots of live workers that serve the lane, of which `fixed` cannot change and the
 --         others have between `least` and `most`; kept: those that workers keep for it
 -- COST    O(lanes × buckets), and O(workers) for one call a second of all workers together
@@ -16,10 +17,12 @@
 -- what waits. What the fleet has is added up at most once a second, more seldom in a large fleet,
 -- and kept in the state: so that each worker's question does not cost a look at all others.
 -- @include clock
+-- @include head
+-- @include lane_name
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local names = {}
 for i = 1, lanes_n do
-  names[i] = string.match(waiting_key(i), "([^:]*)$")
+  names[i] = lane_name(i)
 end
 local function settings_of()
   local settings = {}
@@ -75,7 +78,7 @@ local function count_fleet()
     order = table.concat(order, " "),
     lanes = lanes,
   }
-  redis.call("HSET", state_key, "fleet", cjson.encode(fleet))
+  redis.call("HSET", state_key, "pools", cjson.encode(fleet))
   return fleet
 end
 local function place_in(fleet)
@@ -84,7 +87,7 @@ local function place_in(fleet)
   local _, before = string.gsub(string.sub(fleet.order, 1, from - 1), " ", "")
   return before
 end
-local text = redis.call("HGET", state_key, "fleet")
+local text = redis.call("HGET", state_key, "pools")
 local fleet = text and cjson.decode(text)
 local age = fleet and now - tonumber(fleet.at)
 local rank = fleet and place_in(fleet)
@@ -110,6 +113,15 @@ local function mean_run(i)
   return runs, runs > 0 and total / runs or 0
 end
 
+-- When a job became ready: its score, unless it has a boost or shares a fair lane. A large
+-- record is not read for that.
+local function ready_of(id, score)
+  if redis.call("HSTRLEN", jobs_key, id) > 65536 then return score end
+  local record = redis.call("HGET", jobs_key, id)
+  local head = record and head_of(record) or ""
+  return option_of(head, "y") or score + (option_of(head, "b") or 0)
+end
+
 local settings, lowest = settings_of(), nil
 for i = 1, lanes_n do
   local lane = settings[i]
@@ -121,14 +133,14 @@ local reply = { "ok", int(now), rank or 0, fleet.pools }
 for i = 1, lanes_n do
   local lane = settings[i]
   local priority = lane.priority or 0
-  local waiting, head_score, started, runs, run = 0, -1, 0, 0, 0
+  local waiting, ready, started, runs, run = 0, -1, 0, 0, 0
   if lowest and priority >= lowest and not lane.paused then
     local due = redis.call("ZCOUNT", scheduled_key(i), "-inf", int(now))
     waiting = redis.call("ZCARD", waiting_key(i)) + due
     local head = redis.call("ZRANGE", waiting_key(i), "0", "0", "WITHSCORES")
+    ready = head[1] and ready_of(head[1], tonumber(head[2])) or -1
     local first = due > 0 and redis.call("ZRANGE", scheduled_key(i), "0", "0", "WITHSCORES") or {}
-    head_score = tonumber(head[2] or first[2] or "-1")
-    if first[2] and tonumber(first[2]) < head_score then head_score = tonumber(first[2]) end
+    if first[2] and (ready < 0 or tonumber(first[2]) < ready) then ready = tonumber(first[2]) end
     started = tonumber(redis.call("HGET", counts_key(i), "started") or "0")
     runs, run = mean_run(i)
   end
@@ -137,9 +149,8 @@ for i = 1, lanes_n do
     type(lane.slo_us) == "number" and lane.slo_us or -1,
     string.format("%.17g", priority),
     lane.paused and 1 or 0,
-    type(lane.reserve) == "number" and lane.reserve or 0,
     waiting,
-    int(head_score),
+    int(ready),
     started,
     runs,
     int(run),

@@ -1,6 +1,6 @@
 -- publish: make an app's lanes and tasks known, for workers, producers and operators.
 -- FLAGS   allow-oom
--- KEYS    state lanes overrides tasks
+-- KEYS    state lanes overrides sizing fleet tasks
 -- ARGV    schema:int
 -- EACH    lane name json
 -- EACH    task name line

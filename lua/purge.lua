@@ -1,6 +1,6 @@
 -- purge: drop waiting and scheduled jobs of a lane, a bounded number a call.
 -- FLAGS   allow-oom
--- KEYS    jobs runs outcomes history progress watchers task_counts | waiting* scheduled* counts*
+-- KEYS    jobs runs outcomes history progress watchers task_counts | waiting* scheduled* counts* shares*
 -- ARGV    limit:int
 -- RETURNS {"ok", purged}: call again while purged is not 0
 -- COST    O(limit × log N), limit at most 1,000; stops sooner after 2 MiB of bodies
@@ -34,6 +34,9 @@ for i = 1, lanes_n do
       room = bytes > 2097152 and 0 or room - #ids
     end
   end
+end
+for i = 1, lanes_n do
+  if redis.call("EXISTS", waiting_key(i)) == 0 then redis.call("DEL", shares_key(i)) end
 end
 -- @include end_counts
 return { "ok", purged }

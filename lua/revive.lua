@@ -1,5 +1,5 @@
 -- revive: give ended jobs a new life in the lane that they ended in.
--- KEYS    state jobs runs outcomes history progress ended task_counts | waiting* counts* wake* dead*
+-- KEYS    state jobs runs outcomes history progress ended task_counts | waiting* counts* wake* dead* shares*
 -- EACH    job id
 -- EACH    lane name
 -- RETURNS {"ok", word...}: for each job revived, no_body, unknown, or open (it has not ended)
@@ -12,6 +12,7 @@
 -- @include bump
 -- @include arm
 -- @include place
+-- @include fair
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local index = {}
 for i = 1, lane_n do
@@ -33,7 +34,9 @@ for j = 1, job_n do
   else
     local head = head_of(record)
     local since = next_tick()
-    local score = int(place(i, since - (option_of(head, "b") or 0)))
+    local boost, weights = option_of(head, "b") or 0, fair_rule(i)
+    if weights then redis.call("HSET", jobs_key, id, with_ready(record, since)) end
+    local score = int(weights and fair_place(i, weights, record, boost) or place(i, since - boost))
     local has_history = redis.call("HEXISTS", history_key, id)
     -- A job with a run line is not in its first life: it does not expire.
     write_run(id, {

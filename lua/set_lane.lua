@@ -1,6 +1,6 @@
 -- set_lane: override a lane's declaration, live; with empty changes, reset it.
 -- FLAGS   allow-oom
--- KEYS    state lanes overrides | waiting* wake*
+-- KEYS    state lanes overrides sizing fleet | waiting* wake*
 -- ARGV    name changes
 -- RETURNS {"ok", version}
 -- ERRORS  unknown_lane

@@ -246,6 +246,7 @@ class Worker:
             self.seq += 1
         return ClaimCalls(self.stage.keys, self.id, in_force).claim(
             seq=self.seq,
+            slots=self.slots,
             free=self.slots - len(running) if free is None else free,
             seats=seats,
             outcomes=outcomes,

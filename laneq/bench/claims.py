@@ -61,7 +61,9 @@ class Hand:
         outcomes = [Ended(job.lane, job.id, job.fence, "succeeded", keep_us, body) for job in ended]
         seats = {_LANE: Seats(is_served=True, running=running)}
         reply = self._space.driver.call(
-            self._calls.claim(seq=self._seq, free=free, seats=seats, outcomes=outcomes)
+            self._calls.claim(
+                seq=self._seq, slots=free + running, free=free, seats=seats, outcomes=outcomes
+            )
         )
         if reply is None:
             raise ConfigError("the lanes of the benchmark's namespace were changed under it")

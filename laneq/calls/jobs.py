@@ -18,6 +18,7 @@ from laneq.errors import (
     JobExpired,
     JobFailed,
     JobNotFound,
+    LaneFull,
     LaneqError,
     LeaseLost,
     UnknownLane,
@@ -76,6 +77,7 @@ def enqueue(keys: Keys, jobs: Sequence[NewJob]) -> Call[frozenset[int] | None]:
 
     Raises (on reading):
         UnknownLane: a lane is not published in this namespace; nothing was stored.
+        LaneFull: a lane has no room for its jobs of this call; nothing was stored.
     """
     argv: tuple[bytes | str | int, ...]
     names: tuple[str, ...]
@@ -101,6 +103,8 @@ def _read_enqueue(reply: Reply) -> frozenset[int] | None:
         return frozenset([place - 1 for place in reply[1:]]) if len(reply) > 1 else _NONE_THERE
     if reply[0] == b"again":
         return None
+    if reply[0] == b"full":
+        raise LaneFull(reply[1].decode(), int(reply[2]))
     raise UnknownLane(reply[1].decode(), ())
 
 

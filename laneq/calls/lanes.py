@@ -26,6 +26,10 @@ class LaneInForce:
         aging_per_us: points per microsecond of wait.
         lease_us: microseconds of a lease.
         reserve: slots, or ``auto``.
+        max_running, max_depth: -1 for no limit.
+        start_every_us: microseconds from one start to the next at the lane's rate; -1 for none.
+        is_fair: whether its jobs share it by key.
+        reserve_slots: the reserve in force, over the fleet; what was decided, if it is ``auto``.
     """
 
     name: str
@@ -38,6 +42,10 @@ class LaneInForce:
     dead_age_us: int
     reserve: int | str
     max_running: int
+    start_every_us: float = -1
+    max_depth: int = -1
+    is_fair: bool = False
+    reserve_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,10 @@ def _rows(config: bytes) -> tuple[LaneInForce, ...]:
             dead_age_us=int(row[7]),
             reserve=row[8] if isinstance(row[8], str) else int(row[8]),
             max_running=int(row[9]),
+            start_every_us=row[10],
+            max_depth=int(row[11]),
+            is_fair=row[12] == 1,
+            reserve_slots=int(row[13]),
         )
         for row in rows or ()
     )

@@ -20,7 +20,6 @@ class LaneNow:
 
     Attributes:
         slo_s: wait objective in seconds; None for none.
-        reserve: slots of the fleet that it is sure of.
         waiting: jobs that are ready; 0 for a lane that no lane with an objective waits for.
         head_age_s: how long the first of them has waited.
         started: starts since the namespace was made.
@@ -34,7 +33,6 @@ class LaneNow:
     slo_s: float | None
     priority: float
     is_paused: bool
-    reserve: int
     waiting: int
     head_age_s: float
     started: int
@@ -97,15 +95,14 @@ def look_at_pool(keys: Keys, worker_id: str, lanes: Sequence[str], *, now_us: in
 
 
 def _lane(name: str, row: Reply, now_us: int) -> LaneNow:
-    slo_us, priority, paused, reserve, waiting, score, started, runs, run_us, *slots = row
+    slo_us, priority, paused, waiting, ready, started, runs, run_us, *slots = row
     return LaneNow(
         name=name,
         slo_s=None if slo_us < 0 else slo_us / 1e6,
         priority=float(priority),
         is_paused=paused == 1,
-        reserve=reserve,
         waiting=waiting,
-        head_age_s=max(now_us - int(score), 0) / 1e6 if waiting else 0.0,
+        head_age_s=max(now_us - int(ready), 0) / 1e6 if waiting else 0.0,
         started=started,
         runs=runs,
         run_s=int(run_us) / 1e6,

@@ -25,6 +25,10 @@ _SEATS_AT: Final = 8
 #: Most jobs that one claim may start, and most outcomes that it may carry.
 CLAIM_MAX: Final = 256
 
+#: Starts that a lane with a rate may catch up, in µs of that rate: claims come when slots
+#: become free, not at even times.
+CATCH_UP_US: Final = 100_000
+
 #: How long a worker counts as alive after its last heartbeat unless it says otherwise, in µs.
 ALIVE_US: Final = 30_000_000
 
@@ -98,7 +102,8 @@ class ClaimReply:
             worker; -1 where another worker has that watch.
         is_more: work was left over for want of time: claim again at once.
         stale: ids whose outcome was refused, since another attempt has them.
-        paused: lanes that are paused.
+        closed: lanes not to listen for: they are paused, or the fleet's reserves leave
+            them nothing.
         jobs: what to run.
     """
 
@@ -106,7 +111,7 @@ class ClaimReply:
     wake_after_us: int
     is_more: bool
     stale: list[str]
-    paused: frozenset[str]
+    closed: frozenset[str]
     jobs: list[Claimed] = field(default_factory=list)
 
 
@@ -133,12 +138,14 @@ class ClaimCalls:
         self._settings = json.dumps(
             [[lane.priority, lane.aging_per_us, lane.aging_cap] for lane in lanes.lanes]
         ).encode()
+        self._limited = _limits(lanes)
         self._leases = tuple(lane.lease_us for lane in lanes.lanes)
 
     def claim(
         self,
         *,
         seq: int,
+        slots: int,
         free: int,
         seats: Mapping[str, Seats],
         outcomes: Sequence[Ended] = (),
@@ -151,6 +158,7 @@ class ClaimCalls:
         Args:
             seq: number of this claim of the worker, counted up by one; the same
                 again, with `is_repeat`, to ask for a reply that was lost.
+            slots: the worker's slots, free or not.
             free: slots that are free; reserves are weighed against all of them.
             seats: the worker's view of each lane it knows.
             outcomes: at most `CLAIM_MAX`.
@@ -172,6 +180,8 @@ class ClaimCalls:
             int(is_look),
             "",
             self._settings,
+            slots,
+            self._limited,
             len(self._leases),
             *self._leases,
             0,
@@ -229,6 +239,23 @@ class ClaimCalls:
         )
 
 
+def _limits(lanes: LanesInForce) -> bytes:
+    """Return what claims are told of limits beyond a worker's own slots; nothing without any."""
+    reserves = [
+        (i, lane.reserve_slots)
+        for i, lane in enumerate(lanes.lanes, 1)
+        if lane.reserve_slots > 0 and not lane.is_paused
+    ]
+    caps = [
+        (i, lane.max_running, max(0, lane.start_every_us), CATCH_UP_US)
+        for i, lane in enumerate(lanes.lanes, 1)
+        if lane.max_running >= 0 or lane.start_every_us > 0
+    ]
+    if not reserves and not caps:
+        return b""
+    return json.dumps({"reserves": reserves, "caps": caps}).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """What a worker says of itself.
@@ -238,6 +265,7 @@ class WorkerInfo:
         started_at: seconds since the epoch, by Redis's clock; None before it is known.
         alive_us: how long it counts as alive after each heartbeat, in µs.
         unwell: why it does not work although it lives; empty where it does.
+        stuck: jobs that did not end when they were told to; they run on beside the slots.
         pool: how it sizes itself; None where its slots are fixed.
     """
 
@@ -252,6 +280,7 @@ class WorkerInfo:
     started_at: float | None = None
     alive_us: int = ALIVE_US
     unwell: str = ""
+    stuck: int = 0
     pool: PoolView | None = None
 
     def to_json(self) -> str:
@@ -269,6 +298,7 @@ class WorkerInfo:
                 "started_at": self.started_at,
                 "alive_us": self.alive_us,
                 "unwell": self.unwell,
+                "stuck": self.stuck,
                 "pool": None if self.pool is None else asdict(self.pool),
             }
         )
@@ -294,6 +324,12 @@ def leave(keys: Keys, worker_id: str) -> Call[None]:
         script.bind_args({"worker_id": worker_id}),
         lambda _: None,
     )
+
+
+def pass_on(keys: Keys, lanes: Iterable[str]) -> Call[None]:
+    """Give the wake-ups of lanes, which a worker took and cannot use, to others."""
+    script = load("pass_on")
+    return Call(script, script.bind_keys(keys, lanes), script.bind_args(), lambda _: None)
 
 
 class Held(NamedTuple):
@@ -399,6 +435,7 @@ def list_workers(keys: Keys) -> Call[list[WorkerView]]:
                     started_at=info["started_at"],
                     last_heartbeat_at=(int(float(reply[i + 1])) - alive_us) / 1e6,
                     unwell=info.get("unwell", ""),
+                    stuck=info.get("stuck", 0),
                     pool=_pool(info.get("pool")),
                 )
             )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from laneq.calls import jobs as job_calls
 from laneq.cli.session import Session
-from laneq.model import JobView, State
+from laneq.model import JobView, RemoteError, State
 
 #: Ids in one call.
 PAGE: Final = 100
@@ -54,8 +54,20 @@ def look_at(session: Session, ids: Sequence[str]) -> list[JobView | None]:
         page = ids[start : start + _ROWS]
         call = job_calls.look(session.keys, page, lanes=session.lanes.names, most=MOST_BYTES)
         views = session.call(call)
-        found.extend(views)
+        found.extend(view and _brief(view) for view in views)
     return found
+
+
+def _brief(view: JobView) -> JobView:
+    """Return a job for a list: of an error's message, which may quote arguments, its beginning."""
+
+    def cut(error: RemoteError | None) -> RemoteError | None:
+        if error is None or len(error.message) <= MOST_BYTES:
+            return error
+        return replace(error, message=error.message[: MOST_BYTES - 1] + "…")
+
+    history = tuple(replace(entry, error=cut(entry.error)) for entry in view.history)
+    return replace(view, error=cut(view.error), history=history)
 
 
 def wanted_in(

@@ -12,7 +12,7 @@ from laneq.cli.settings import Settings
 from laneq.cli.target import load_app, named_app
 from laneq.errors import ConfigError
 from laneq.options import WorkerOptions, seconds_from_text
-from laneq.worker import ProbeOptions, run_worker, supervise
+from laneq.worker import ProbeOptions, ends_when_told, run_worker, supervise
 
 _ALL: Final = "all"
 _CONCURRENCY: Final = 10
@@ -163,10 +163,11 @@ def worker(
     )
     host, port = health_port
     probe = ProbeOptions(port=port, host=host, file=health_file, after=health_after)
-    loaded = load_app(settings, app_name)
-    named = named_app(settings, app_name)
-    if not loaded.tasks:
-        raise ConfigError(_no_task(loaded, "" if named is None else named.name))
+    with ends_when_told():
+        loaded = load_app(settings, app_name)
+        named = named_app(settings, app_name)
+        if not loaded.tasks:
+            raise ConfigError(_no_task(loaded, "" if named is None else named.name))
     if max(options.processes, options.processes_max or 0) > 1:
         return supervise(loaded, options, probe)
     return run_worker(loaded, options, probe)

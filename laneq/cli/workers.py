@@ -68,8 +68,14 @@ def list_(settings: Settings) -> None:
         if worker.pool is not None:
             click.echo(f"\n{worker.name} (pid {worker.pid}): {_sizing(worker.pool, now)}")
     for worker in found:
+        where = f"worker {worker.name} (pid {worker.pid})"
         if worker.unwell:
-            note(f"worker {worker.name} (pid {worker.pid}) does not work: {worker.unwell}")
+            note(f"{where} does not work: {worker.unwell}")
+        if worker.stuck:
+            note(
+                f"{where}: {worker.stuck} jobs did not end when they were told to; they run on "
+                "beside its slots"
+            )
 
 
 def _slots(worker: WorkerView) -> str:

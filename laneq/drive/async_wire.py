@@ -48,6 +48,7 @@ class AsyncWire(asyncio.Protocol):
 
     Attributes:
         loop: the loop that it belongs to.
+        peer: where the server is, as the socket has it.
         sessions: sessions of this connection that no call uses.
         lost: why it is closed; None while it is open.
         ended: resolved when the transport is closed too.
@@ -80,6 +81,7 @@ class AsyncWire(asyncio.Protocol):
         # The writer closes the transport when it is dropped, so it is kept.
         self._writer = writer
         self._transport = writer.transport
+        self.peer: Any = self._transport.get_extra_info("peername")
         self._write = self._transport.write
         self._transport.set_protocol(self)
         self._read_timeout_s = read_timeout_s

@@ -138,14 +138,25 @@ class BlockingWire:
         self._is_stopped = True  # for a pop that is still connecting
         pending = self._pending
         while pending is not None and not pending.done():
-            try:
-                await self._driver.command(b"CLIENT", b"UNBLOCK", self._client_id)
-            except StoreError:
+            if not await self._is_unblocked():
                 # Without the right to unblock, or without Redis: end the connection.
                 self._close()
                 return
             # The pop may not have reached the server before the order to end it.
             await asyncio.wait((pending,), timeout=_UNBLOCK_AGAIN_S)
+
+    async def _is_unblocked(self) -> bool:
+        """Have the server end the pop under way; return whether it was told to."""
+        blocked = self.wire
+        try:
+            calls = await self._driver.connected()
+        except StoreError:
+            return False
+        # Elsewhere, after a failover say, the number is that of somebody else's connection.
+        if blocked is None or calls.peer != blocked.peer:
+            return False
+        reply = await calls.send(pack((b"CLIENT", b"UNBLOCK", self._client_id)))
+        return reply.__class__ not in TROUBLE
 
     async def _take_back(self) -> bytes | None:
         await self.interrupt()

@@ -119,8 +119,11 @@ def not_connected(address: Address, error: Exception, timeout_s: float) -> Store
         word = word or "LOADING"
     elif not isinstance(error, theirs.ResponseError):
         return unavailable(address, text)
-    if "cluster mode" in text:
-        text = f"{text.rstrip('.')}: a cluster has database 0 only, leave /N out of the address"
+    if "cluster mode" in text or "DB index" in text:
+        text = (
+            f"{text.rstrip('.')}. There is no database {address.db}; a cluster has 0 only: "
+            f"leave /{address.db} out of the address."
+        )
     return refused(address, word or "ERR", f"{word} {text}" if word else text)
 
 

@@ -28,7 +28,7 @@ from laneq.drive.connect import (
     open_sentinel_stream,
 )
 from laneq.drive.persist import TROUBLE, backoff_s, pack
-from laneq.drive.refusals import Lost
+from laneq.drive.refusals import Lost, trouble
 from laneq.drive.route import Route
 from laneq.drive.sync_wire import SyncWire
 from laneq.errors import StoreError
@@ -37,6 +37,9 @@ _CHANNEL: Final = b"+switch-master"
 
 #: Seconds between tries to find a sentinel that can be listened to.
 _AGAIN_S: Final = 2.0
+
+#: How much longer than a try in vain a blocking caller is left alone after it.
+_PAUSE_FOR_TRY: Final = 20
 
 #: Seconds of silence after which a sentinel is asked for a sign of life.
 _SILENCE_S: Final = 4.0
@@ -108,29 +111,40 @@ class SwitchWatch:
             self._listen()
         elif self._wire.has_news():
             message = self._wire.heard(_READ_S)
+            # Several may have come at once: what is read already shows at no socket.
+            while message is not None and message.__class__ is not Lost:
+                self._has_moved = self._has_moved or _names(message, self._address)
+                message = self._wire.heard(0.0)
             if message.__class__ is Lost:
                 self._wire = None
                 self._listen()
-            elif message is not None and _names(message, self._address):
-                self._has_moved = True
         found, self._has_moved = self._has_moved, False
         return found
 
     def _listen(self) -> None:
-        now = time.monotonic()
-        if self._wire is not None or now < self._try_at:
+        began = time.monotonic()
+        if self._wire is not None or began < self._try_at:
             return
-        self._try_at = now + _AGAIN_S
-        with contextlib.suppress(StoreError):  # none in reach: whoever connects is told so
-            sock = open_sentinel_socket(self._address, self._client_name)
-            wire = SyncWire(sock, _SILENCE_S, home=[], on_close=lambda _: None)
-            if wire.listen(_CHANNEL).__class__ in TROUBLE:
-                wire.close()
-                return
-            self._wire = wire
+        self._try_at = began + _AGAIN_S
+        try:
+            self._wire = self._subscribed()
             # What was told before is not known.
             master = find_master(self._address, self._address.connect_timeout_s)
-            self._has_moved = self._route.master not in {None, master}
+            if self._route.master not in {None, master}:
+                self._has_moved = True
+        except StoreError:
+            # None in reach: whoever connects is told so. Others do not wait for it for long.
+            now = time.monotonic()
+            self._try_at = max(self._try_at, now + (now - began) * _PAUSE_FOR_TRY)
+
+    def _subscribed(self) -> SyncWire:
+        sock = open_sentinel_socket(self._address, self._client_name)
+        wire = SyncWire(sock, _SILENCE_S, home=[], on_close=lambda _: None)
+        reply = wire.listen(_CHANNEL)
+        if reply.__class__ in TROUBLE:
+            wire.close()
+            raise trouble(self._address, reply)
+        return wire
 
 
 class SwitchListener:

@@ -37,13 +37,14 @@ from laneq.drive.persist import (
 )
 from laneq.drive.refusals import Lost, timed_out, trouble, unavailable
 from laneq.drive.route import Route
-from laneq.drive.switches import SwitchWatch
+from laneq.drive.switches import SWITCHED, SwitchWatch
 from laneq.drive.sync_wire import SyncWire
 from laneq.errors import StoreError
 
 T = TypeVar("T")
 
-#: Seconds between looks for a connection that was dropped without a word.
+#: Seconds between looks for a connection that was dropped without a word, and for news of
+#: the sentinels while a wait has none.
 _RECOUNT_S: Final = 1.0
 _FOREVER_S: Final = 365 * 86400.0
 
@@ -365,7 +366,7 @@ class SyncDriver:
         value = self._ask_on(wire, until.call)
         while value is None:
             left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
-            message = wire.heard(max(0.0, left_s))
+            message = self._next_news(wire, max(0.0, left_s))
             if message is None:
                 raise timed_out(until)
             if message.__class__ is Lost:
@@ -374,6 +375,22 @@ class SyncDriver:
             if value is None:
                 value = self._ask_on(wire, until.call)
         return value
+
+    def _next_news(self, wire: SyncWire, wait_s: float) -> Any:
+        """Return what is announced, None when the time is over, or `Lost`."""
+        if self._switches is None:
+            return wire.heard(wait_s)
+        until = time.monotonic() + wait_s
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            message = wire.heard(min(left_s, _RECOUNT_S))
+            if message is not None or not left_s:
+                return message
+            if self._switches.has_switched():
+                self._drop_pool()
+            if wire.home is not self._idle:  # another thread may have seen it first
+                wire.close()
+                return Lost(SWITCHED)
 
     def _ask_on(self, wire: SyncWire, call: Call[Any]) -> Any:
         packed = pack_call(call, None)

@@ -188,8 +188,6 @@ def run(order: Order, line: Line, home: Home | None) -> Verdict:
             else:
                 value = plan.function(*args, **kwargs)
         verdict = returned(value, keep_us=plan.keep_us, max_payload=order.max_payload)
-        if isinstance(verdict, Exception):
-            raise verdict  # noqa: TRY301  judged below like any other failure
     except UnknownEnvelope as error:
         told = RemoteError("UnknownEnvelope", str(error))
         verdict = Verdict("unknown_envelope", 0, b"", told)

@@ -140,7 +140,8 @@ class Heartbeat:
         """Send the last measurements and end; blocking, for `patience_s` at most."""
         self._is_stopping = True
         self._wake.set()
-        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            self._thread.join(patience_s)
 
     # --- in the thread ----------------------------------------------------------------
 

@@ -1,10 +1,10 @@
-"""End a coroutine that keeps the event loop from turning after its time is over.
+"""End a coroutine that keeps the event loop from turning although it is to end.
 
 The loop cannot cancel what does not give way to it: ``time.sleep(60)`` or ``while True`` in a
 coroutine. A signal can: its handler runs in the main thread between two bytecodes, also in the
-middle of a blocking call of Python's own, and raises `JobTimeout` there. Unlike an exception that
-is set on a thread from outside, the handler sees what it interrupts. It raises only inside the
-job's own code, so it never strikes the worker's.
+middle of a blocking call of Python's own, and raises there what ends the job. Unlike an exception
+that is set on a thread from outside, the handler sees what it interrupts. It raises only inside
+the job's own code, so it never strikes the worker's.
 
 The signal is SIGURG: nobody minds one, since by default it is ignored. A program that handles it
 itself keeps it; jobs that block the loop are then told of, and no more. Native code that neither
@@ -21,14 +21,14 @@ from types import FrameType
 from typing import Final
 
 from laneq.errors import JobTimeout
-from laneq.worker.runner import BODY, Run
+from laneq.worker.runner import BODY, Reason, Run
 
 _SIGNAL: Final = signal.SIGURG
 _NOBODYS: Final = (signal.SIG_DFL, signal.SIG_IGN)
 
 
 class Interrupter:
-    """Raises the time-out in a job that blocks the loop of the main thread.
+    """Raises an exception in a job that blocks the loop of the main thread.
 
     Args:
         loop: runs in the main thread; in any other nothing is ever interrupted.
@@ -36,7 +36,7 @@ class Interrupter:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._target: Run | None = None
+        self._target: tuple[Run, Reason] | None = None
         self._is_installed = False
 
     def install(self) -> None:
@@ -52,21 +52,29 @@ class Interrupter:
             self._is_installed = False
             signal.signal(_SIGNAL, signal.SIG_DFL)
 
-    def interrupt(self, run: Run) -> None:
-        """Raise the time-out in this job, if it still blocks the loop by then; in any thread."""
+    def interrupt(self, run: Run, reason: Reason) -> None:
+        """End this job if it still is what the loop runs; callable in any thread.
+
+        At its time-out `JobTimeout` is raised in it, for any other reason ``CancelledError``.
+        """
         if self._is_installed:
-            self._target = run
+            self._target = (run, reason)
             # To this thread, so that a call that blocks there is interrupted.
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
     def _strike(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  signal's
-        run, self._target = self._target, None
-        if run is None or run.is_over or asyncio.current_task(self._loop) is not run.handle:
+        target, self._target = self._target, None
+        if target is None:
+            return
+        run, reason = target
+        if run.is_over or asyncio.current_task(self._loop) is not run.handle:
             return
         if _is_in_job(frame):
             if run.reason in {None, "drain"}:
-                run.reason = "timeout"
-            raise JobTimeout(f"timed out after {run.plan.timeout_s:g} s")
+                run.reason = reason
+            if reason == "timeout":
+                raise JobTimeout(f"timed out after {run.plan.timeout_s:g} s")
+            raise asyncio.CancelledError(reason)
 
 
 def _is_in_job(frame: FrameType | None) -> bool:

@@ -26,7 +26,7 @@ from typing import Final
 
 from laneq.calls.call import Call
 from laneq.calls.lanes import LanesInForce, read_lanes
-from laneq.calls.workers import CLAIM_MAX, ClaimCalls, ClaimReply, Ended
+from laneq.calls.workers import CLAIM_MAX, ClaimCalls, ClaimReply, Ended, pass_on
 from laneq.drive import AsyncDriver, BlockingWire, backoff_s
 from laneq.errors import RedisRefused, RedisUnavailable, StoreError
 from laneq.keys import Keys
@@ -123,12 +123,13 @@ class ClaimLoop:
         self._seq = 0
         self._fence_floor = 0
         self._in_flight: list[Ended] = []
-        self._paused: frozenset[str] = frozenset()
+        self._closed: frozenset[str] = frozenset()
         self._is_due = self._is_look = True
         self._is_draining = self._is_finishing = self._is_woken = False
         self._look_at: float | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._pop: asyncio.Task[None] | None = None
+        self._is_pop_over = False
         self._listened: tuple[str, ...] = ()
         self._ahead: _Ahead | None = None
         self._deaf_until = 0.0
@@ -278,7 +279,7 @@ class ClaimLoop:
         """Take in the reply of a claim."""
         self._in_flight = []
         self.claims += 1
-        self._paused = reply.paused
+        self._closed = reply.closed
         for job_id in reply.stale:
             log.warning(
                 "job %s: lease lost, its outcome here is discarded; another attempt has it", job_id
@@ -351,6 +352,7 @@ class ClaimLoop:
                 reply = await self._driver.call(
                     calls.claim(
                         seq=self._seq,
+                        slots=self._slots.total,
                         free=free,
                         seats=self._slots.seats,
                         outcomes=outcomes,
@@ -423,7 +425,7 @@ class ClaimLoop:
 
     async def _listen(self) -> None:
         """Wait for tokens of the lanes that a free slot may take; of no others."""
-        usable = () if self._is_draining else self._slots.usable_lanes(self._paused)
+        usable = () if self._is_draining else self._slots.usable_lanes(self._closed)
         if self._pop is not None:
             if self._is_draining or not set(usable) <= set(self._listened):
                 # A pop for lanes that became of no use is ended by the claim that made
@@ -460,6 +462,7 @@ class ClaimLoop:
         self._ahead = _Ahead(asked, is_look=is_look)
         claim = calls.claim(
             seq=self._seq,
+            slots=self._slots.total,
             free=self._slots.free,
             seats=self._slots.seats,
             is_look=is_look,
@@ -473,6 +476,11 @@ class ClaimLoop:
         keys = (self._doorbell, *(self._keys.wake(lane) for lane in lanes))
         ahead = self._ahead
         try:
+            if self._is_pop_over:
+                # It was ended before it began: nothing was sent, no claim either.
+                self._ahead = None
+                self._is_look |= claim is not None
+                return
             if claim is not None and ahead is not None:
                 try:
                     ahead.reply = await self._blocking.pop_then(keys, wait_s, claim)
@@ -499,12 +507,14 @@ class ClaimLoop:
             self._slots.listen(())
             self._listened = ()
             self._pop = None
+            self._is_pop_over = False
             self.wake()
 
     async def _put_back(self, key: bytes) -> None:
         """Give a token that this worker cannot use to another."""
         try:
-            await self._driver.command(b"LPUSH", key, b"1")
+            lane = key.rpartition(b":")[2].decode()
+            await self._driver.call(pass_on(self._keys, [lane]))
         except StoreError as error:
             # The others look by themselves within their poll interval.
             log.debug("a wake-up was not passed on: %s", error)
@@ -512,6 +522,8 @@ class ClaimLoop:
     async def _end_pop(self) -> None:
         pop = self._pop
         if pop is not None:
+            # The task of the pop may not have run yet: then there is nothing to interrupt.
+            self._is_pop_over = True
             await self._blocking.interrupt()
             await asyncio.wait((pop,))
 

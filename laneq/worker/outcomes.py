@@ -41,18 +41,23 @@ class Verdict(NamedTuple):
     children: Sequence[tuple[str, str, bytes, str]] = ()
 
 
-def returned(value: Any, *, keep_us: int, max_payload: int) -> Verdict | Exception:
-    """Return the outcome of a job that returned; an error if its result cannot be kept."""
+def returned(value: Any, *, keep_us: int, max_payload: int) -> Verdict:
+    """Return the outcome of a job that returned.
+
+    One whose result cannot be kept is dead, whatever attempts are left: it has done its
+    work, and would do it again for a result that cannot be kept either (fault I5).
+    """
     if value is None:
         return Verdict("succeeded", keep_us, NOTHING)
     try:
         body = codec.encode_value(value)
     except NotSerializable as error:
-        return error
-    except Exception as error:  # noqa: BLE001  a value's own code may raise anything
-        return error
+        return _dead(RemoteError(type(error).__name__, str(error)))
+    except BaseException as error:  # noqa: BLE001  a value's own code may raise anything
+        return _dead(codec.describe_exception(error))
     if len(body) > max_payload:
-        return PayloadTooLarge("result", len(body), max_payload)
+        too_large = PayloadTooLarge("result too large: it", len(body), max_payload)
+        return _dead(RemoteError(type(too_large).__name__, str(too_large)))
     return Verdict("succeeded", keep_us, body)
 
 

@@ -20,6 +20,11 @@ _EXECUTORS: Final[Mapping[int, Any]] = {number: name for name, number in EXECUTO
 _MOST_HEADS: Final = 2_000
 
 
+#: What heads say that are not of one job or key alone: when it was enqueued, expires and
+#: became ready, and its fair key.
+_SHARED: Final = (None, None, None, None)
+
+
 class RunnableTask(Protocol):
     """What a worker needs of a task."""
 
@@ -117,7 +122,7 @@ class Plans:
         if task is None:
             return read.task
         plan = Plan(task, read)
-        if read.enqueued_us is None and read.expires_at_us is None:
+        if (read.enqueued_us, read.expires_at_us, read.ready_us, read.fair_key) == _SHARED:
             if len(self.by_head) >= _MOST_HEADS:
                 self.by_head.clear()
             self.by_head[record.partition(b"\n")[0]] = plan

@@ -151,7 +151,7 @@ class ElasticSlots:
     def _load(self, lane: LaneNow, now_s: float) -> LaneLoad:
         if lane.runs:
             self._runs[lane.name] = lane.run_s
-        run_s = self._runs.get(lane.name)
+        run_s, in_force = self._runs.get(lane.name), self._in_force.get(lane.name)
         rate = self._rates.setdefault(lane.name, Rate())
         # What became ready is waiting now or was started since: retries and due jobs too.
         rate.note(now_s, lane.started + lane.waiting, over_s=averaging_s(lane.slo_s, run_s))
@@ -164,18 +164,11 @@ class ElasticSlots:
             arrivals_per_s=rate.average,
             recent_per_s=rate.latest,
             run_s=run_s,
-            reserve=lane.reserve,
-            limit=self._limit(lane.name, run_s),
+            reserve=0 if in_force is None else in_force.reserve_slots,
+            limit=None if in_force is None else _limit(in_force, run_s),
             kept=lane.kept,
             fleet=lane.fleet,
         )
-
-    def _limit(self, name: str, run_s: float | None) -> float | None:
-        lane = self._in_force.get(name)
-        if lane is None:
-            return None
-        most = None if lane.max_running < 0 else lane.max_running
-        return limit_of(max_running=most, starts_per_s=None, run_s=run_s)
 
     def _apply(self, step: PoolDecision, now_us: int) -> None:
         self._before, self._changed_at, self._reason = step.before, now_us / 1e6, step.reason
@@ -185,3 +178,11 @@ class ElasticSlots:
             step.before, step.value, self._least, self._most, step.reason, step.wanted,
         )  # fmt: skip
         self._on_step()
+
+
+def _limit(lane: LaneInForce, run_s: float | None) -> float | None:
+    return limit_of(
+        max_running=None if lane.max_running < 0 else lane.max_running,
+        starts_per_s=None if lane.start_every_us <= 0 else 1e6 / lane.start_every_us,
+        run_s=run_s,
+    )

@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from types import FrameType
 from typing import Any, Final
 
 from laneq.options import WorkerOptions
@@ -54,7 +56,7 @@ def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | Non
     Returns:
         The exit status: 0, or 1 where the worker itself failed. Does not return if code of a
         job cannot be stopped: the process exits then, so that no second copy runs beside it,
-        and with 1 where a job blocks the event loop for long beyond its time-out.
+        and with 1 where a job blocks the event loop for long after it was to end.
 
     Raises:
         UsageError: a lane does not exist, the namespace is of another schema, or what
@@ -67,11 +69,32 @@ def run_worker(app: WorkerApp, options: WorkerOptions, probe: ProbeOptions | Non
     if file is not None:
         wanted = ProbeOptions(file=file, after=wanted.after)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        worker = runner.run(_run(app, options, wanted))
+        worker = _outlast(runner.get_loop(), _run(app, options, wanted))
         status = 1 if worker.has_failed else 0
         if not worker.is_clean:
             _exit_at_once(status)
     return status
+
+
+def _outlast(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, Worker]) -> Worker:
+    """Run `main` to its end, also when what a job began ends the event loop.
+
+    SystemExit and KeyboardInterrupt in a task or a callback stop the loop that runs it. The job
+    that waits for such a task gets the exception like any other; the loop is begun again.
+    """
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Before the worker takes signals, and after, they are what ends a program.
+            is_signal = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            if task.done() or (is_signal and isinstance(error, KeyboardInterrupt)):
+                raise
+            log.exception(
+                "a task or callback that a job began raised %s; the worker goes on",
+                type(error).__name__,
+            )
 
 
 async def _run(app: WorkerApp, options: WorkerOptions, wanted: ProbeOptions) -> Worker:
@@ -126,6 +149,30 @@ def shown(probe: Probe | None) -> Iterator[None]:
         probe.stop()
 
 
+@contextlib.contextmanager
+def ends_when_told() -> Iterator[None]:
+    """Have INT and TERM end the process with status 0 while it has nothing to drain yet.
+
+    For the import of an app, which may take long. Without it PID 1 of a container would pass
+    over a TERM, come up, take jobs, and be killed with them. `run_worker` and `supervise` take
+    the signals over.
+    """
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, _end_told) for number in stops}
+    try:
+        yield
+    except BaseException:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        raise
+
+
+def _end_told(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal's
+    # No exception: the app that is being imported could catch it.
+    os.write(2, f"{signal.Signals(number).name}: stopped before it was ready\n".encode())
+    os._exit(0)
+
+
 def take_parent_fd() -> int:
     """Return the descriptor that closes when a supervisor has gone; -1 without one.
 
@@ -164,6 +211,7 @@ class _Signals:
     def __init__(self, worker: Worker, parent_fd: int) -> None:
         self._worker = worker
         self._first: float | None = None
+        self._is_begun = self._is_hurried = self._is_handing_back = False
         self._parent_fd = parent_fd
 
     @contextlib.contextmanager
@@ -171,6 +219,8 @@ class _Signals:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._take, number)
+            # The loop's own handler tells the loop, which a job may block; ours goes first.
+            signal.signal(number, partial(self._note, signal.getsignal(number)))
         fd = self._parent_fd
         if fd >= 0:
             loop.add_reader(fd, self._parent_gone, fd)
@@ -182,14 +232,25 @@ class _Signals:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    def _take(self, number: int) -> None:
+    def _note(self, following: Any, number: int, frame: FrameType | None) -> None:
+        """Note when a signal came; between two bytecodes, whatever runs."""
         now = time.monotonic()
-        name = signal.Signals(number).name
         if self._first is None:
             self._first = now
+            self._worker.note_stop()
+        elif now - self._first >= DOUBLED_S and not self._is_hurried:
+            self._is_hurried = True
+            self._worker.note_hurry()
+        following(number, frame)
+
+    def _take(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if not self._is_begun:
+            self._is_begun = True
             log.info("%s: no further jobs; %d run", name, self._worker.slots.running)
             self._worker.begin_stop()
-        elif now - self._first >= DOUBLED_S:
+        if self._is_hurried and not self._is_handing_back:
+            self._is_handing_back = True
             log.info("%s again: handing back", name)
             self._worker.hurry()
 

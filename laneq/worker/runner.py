@@ -429,11 +429,10 @@ class Runner:
         if value is None and run.future is None:
             self._finish(run, "succeeded", plan.keep_us, outcomes.NOTHING)
             return
-        found = outcomes.returned(value, keep_us=plan.keep_us, max_payload=self._app.max_payload)
-        if isinstance(found, Exception):
-            self._raised(run, found)
-        else:
-            self._settle(run, found)
+        self._settle(
+            run,
+            outcomes.returned(value, keep_us=plan.keep_us, max_payload=self._app.max_payload),
+        )
 
     def _raised(self, run: Run, error: BaseException) -> None:
         if run.is_over:
@@ -442,7 +441,8 @@ class Runner:
         # The first frame is the worker's; a reader wants those of the job.
         trace = error.__traceback__
         if trace is not None and trace.tb_next is not None:
-            error = error.with_traceback(trace.tb_next)
+            # Not its own method, which may be another.
+            error = BaseException.with_traceback(error, trace.tb_next)
         if run.reason is not None and not (run.reason == "drain" and isinstance(error, JobControl)):
             self._stopped(run, error)
             return

@@ -52,12 +52,12 @@ class Slots:
         """Return how many slots have a job."""
         return self.total - self.free
 
-    def usable_lanes(self, paused: Collection[str]) -> tuple[str, ...]:
+    def usable_lanes(self, closed: Collection[str]) -> tuple[str, ...]:
         """Return the served lanes of which a job could start now, most urgent lane first."""
         if self.free <= 0:
             return ()
         return usable_lanes(
-            [lane for lane, seat in self.seats.items() if seat.is_served and lane not in paused],
+            [lane for lane, seat in self.seats.items() if seat.is_served and lane not in closed],
             free=self.free,
             running={lane: seat.running for lane, seat in self.seats.items()},
             reserve=self._reserve,

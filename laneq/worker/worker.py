@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import time
@@ -35,7 +36,7 @@ from laneq.worker.notify import notify
 from laneq.worker.plans import RunnableTask
 from laneq.worker.pool import ElasticSlots
 from laneq.worker.progress import ProgressSender
-from laneq.worker.runner import STUCK_AFTER_S, Run, Runner, call_hooks
+from laneq.worker.runner import STUCK_AFTER_S, Reason, Run, Runner, call_hooks
 from laneq.worker.server import warn_of_server
 from laneq.worker.slots import Slots
 from laneq.worker.wellness import LIMIT_S, Signs, Wellness
@@ -48,9 +49,15 @@ _PATIENCE_S: Final = 0.5
 
 _QUIET_S: Final = 5.0
 
-#: A job that blocks the loop so many seconds beyond its time-out, although it is interrupted
-#: every second, will not end: the worker is hung.
+#: A job that still blocks the loop so many seconds after it was to end, although it is
+#: interrupted every second, will not end: the worker is hung.
 HUNG_AFTER_S: Final = 10.0
+
+#: With so many jobs that did not end when they were told to, a worker begins anew: threads and
+#: what they hold are not without end.
+MOST_STUCK: Final = 200
+
+_NEVER: Final[tuple[float, Reason]] = (math.inf, "timeout")
 
 
 class WorkerApp(Protocol):
@@ -94,7 +101,7 @@ class Worker:
         app: its tasks are run.
         options: see `WorkerOptions`; `processes` is for `supervise`.
         unwell_after_s: seconds without progress after which it calls itself unwell.
-        on_hung: called, in a thread, when a job blocks the loop for long beyond its time-out
+        on_hung: called, in a thread, when a job blocks the loop for long after it was to end
             and cannot be interrupted; None leaves it at lines in the log.
 
     Attributes:
@@ -133,6 +140,8 @@ class Worker:
         self._lanes: tuple[str, ...] = ()
         self._lease_us: dict[str, int] = {}
         self._blockers: set[str] = set()
+        self._end_of_grace: float | None = None
+        self._ended_by_news: dict[int, tuple[float, Reason]] = {}
         self._rare = Throttle(_QUIET_S)
         self._is_started = False
         self._turns = 0
@@ -229,11 +238,12 @@ class Worker:
             now_us = await self._driver.call(workers.register(app.keys, self.id, self._info()))
             self._started_at = now_us / 1e6
             await self._driver.subscribe(app.keys.control_channel(self.id), self._control)
+            await self._driver.subscribe(app.keys.lanes_channel, self._lanes_changed)
             self._heartbeat.start(now_us)
             await call_hooks(app.middleware, "worker_started", self.id)
             self.runner.warm_up()
         except BaseException:
-            await self._driver.aclose()
+            await self._undo_start()
             raise
         self._wellness = Wellness(self._signs, time.monotonic, limit_s=self._unwell_after_s)
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
@@ -245,6 +255,14 @@ class Worker:
         self._interrupter.install()
         self._is_started = True
         self.ready.set()
+
+    async def _undo_start(self) -> None:
+        """Leave nothing of a start that failed or was called off: no thread, no registration."""
+        if self._started_at is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._heartbeat.stop, _LAST_CALLS_S)
+            await self._quietly(self._driver.call(workers.leave(self._app.keys, self.id)))
+        await self._driver.aclose()
 
     async def _come_in(self) -> None:
         """Publish lanes and tasks, as soon as Redis takes it."""
@@ -279,7 +297,7 @@ class Worker:
             held=self._held,
             lanes=lambda: self._lanes,
             info=self._info,
-            told=lambda news: _in_loop(loop, self._take_news, news),
+            told=lambda news: self._pass_news_on(loop, news),
             blocked=self._tell_blocked,
             failed=lambda: _in_loop(loop, self._fail),
         )
@@ -322,6 +340,7 @@ class Worker:
             alive_us=self._heartbeat.alive_us,
             pool=None if self._elastic is None else self._elastic.view(),
             unwell="; ".join(self.problems()) if self._is_started else "",
+            stuck=len(self.runner.stuck),
         )
 
     def banner(self) -> str:
@@ -366,7 +385,12 @@ class Worker:
 
     def facts(self) -> dict[str, Any]:
         """Return what a probe says of the worker besides; in any thread."""
-        return {"worker": self.id, "slots": self.slots.total, "running": self.slots.running}
+        return {
+            "worker": self.id,
+            "slots": self.slots.total,
+            "running": self.slots.running,
+            "stuck": len(self.runner.stuck) if self._is_started else 0,
+        }
 
     def _signs(self) -> Signs:
         """Return what can be seen of the worker now, and ask its loop for a sign."""
@@ -421,10 +445,27 @@ class Worker:
 
     def _take_end(self) -> None:
         """Take in that an outcome is to be reported, or a slot is free."""
+        if len(self.runner.stuck) >= MOST_STUCK and not self.has_failed:
+            log.critical(
+                "%d jobs did not end when they were told to and run on: the worker stops. Use "
+                "executor='process' for what blocks.",
+                len(self.runner.stuck),
+            )
+            self._fail()
         ended = self.runner.ended
         if ended and ended[-1].kind == "dead":
             self._letters.note(ended[-1].lane)
         self._claims.wake()
+
+    def _pass_news_on(self, loop: asyncio.AbstractEventLoop, news: Lost) -> None:
+        """Keep what a beat learned for a job that blocks the loop; called by its thread."""
+        now, before = time.monotonic(), self._ended_by_news
+        told: dict[int, Reason] = dict.fromkeys(news.cancels, "cancel")
+        told |= dict.fromkeys(news.lost, "lost")
+        self._ended_by_news = {
+            fence: before.get(fence, (now, reason)) for fence, reason in told.items()
+        }
+        _in_loop(loop, self._take_news, news)
 
     def _take_news(self, news: Lost) -> None:
         self._lose(news.lost)
@@ -443,6 +484,9 @@ class Worker:
                 )
                 self.runner.stop(run, "lost")
 
+    def _lanes_changed(self, _: bytes) -> None:
+        self._claims.look()
+
     def _control(self, message: bytes) -> None:
         words = message.split(b" ")
         if len(words) == 3 and words[0] == b"cancel" and words[2].isdigit():  # noqa: PLR2004
@@ -458,7 +502,7 @@ class Worker:
     def _tell_blocked(self, seconds: float) -> None:
         """Name the job that keeps the loop from turning; called by the heartbeat's thread.
 
-        One whose time is over is interrupted: the loop cannot cancel it.
+        One that is to end is interrupted: the loop cannot cancel it.
         """
         run = self._on_the_loop()
         if run is not None:
@@ -479,19 +523,25 @@ class Worker:
             log.warning("the event loop has been blocked for %.1f s", seconds)
 
     def _end_blocker(self, run: Run) -> None:
+        """Interrupt a job that blocks the loop if it is to end; give the worker up if it cannot."""
         limit_s = run.plan.timeout_s
-        if limit_s is None or not run.began:
+        due = [self._ended_by_news.get(run.fence)]
+        if limit_s is not None and run.began:
+            due.append((run.began + limit_s, "timeout"))
+        if self._end_of_grace is not None:
+            due.append((self._end_of_grace, "drain"))
+        at, reason = min((each for each in due if each is not None), default=_NEVER)
+        over_s = time.monotonic() - at
+        if over_s < 0:
             return
-        over_s = time.monotonic() - run.began - limit_s
         if over_s >= HUNG_AFTER_S and self._on_hung is not None:
             log.critical(
-                "job %s of task %s blocks the event loop %.0f s beyond its time-out of %g s and "
+                "job %s of task %s blocks the event loop, %.0f s after it was to end (%s), and "
                 "cannot be interrupted: nothing goes on here. Use executor='process' for it.",
-                run.id, run.plan.task, over_s, limit_s,
+                run.id, run.plan.task, over_s, reason,
             )  # fmt: skip
             self._on_hung()
-        if over_s >= 0:
-            self._interrupter.interrupt(run)
+        self._interrupter.interrupt(run, reason)
 
     def _on_the_loop(self) -> Run | None:
         if not self._is_started:
@@ -513,6 +563,14 @@ class Worker:
         self.begin_stop()
 
     # --- stop -------------------------------------------------------------------------
+
+    def note_stop(self) -> None:
+        """Have the grace begin now, also if a job blocks the loop; safe in a signal's handler."""
+        self._end_of_grace = time.monotonic() + self._options.grace_us / 1e6
+
+    def note_hurry(self) -> None:
+        """Have the grace end now, also if a job blocks the loop; safe in a signal's handler."""
+        self._end_of_grace = time.monotonic()
 
     def begin_stop(self) -> None:
         """Take no further jobs from now on; `stop` does the rest."""
@@ -545,6 +603,8 @@ class Worker:
             self._elastic_task.cancel()
         limit_s = self._options.grace_us / 1e6 if grace_s is None else grace_s
         began = time.monotonic()
+        if self._end_of_grace is not None:
+            limit_s = max(0.0, min(limit_s, self._end_of_grace - began))
         if not await self._within(limit_s, lambda: not self.slots.running, hurried=True):
             log.info("%d jobs still run at the end of the grace", self.slots.running)
             self.runner.stop_all()

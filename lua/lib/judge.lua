@@ -7,56 +7,76 @@
 -- they stand behind the line that is looked at: one over 64 KB is left out (its
 -- line is then not judged) once 2 MiB were read in this call.
 local read_bytes = 0
-local has_history, has_progress
-local function gather(ids, records)
-  local facts = {}
-  for n, id in ipairs(ids) do
-    local record = records[n]
-    local newline = record and string.find(record, "\n", 1, true)
-    local f = { id = id, record = record, places = {} }
-    if newline then
-      f.head = string.sub(record, 1, newline - 1)
-      f.is_returned = option_of(f.head, "n") ~= nil
-    end
-    facts[n] = f
+-- Sets that are empty, as most are, are found once and not asked for each job.
+local sets, has_runs, has_outcomes, has_history, has_progress
+local function find_sets()
+  sets = {}
+  local function add(word, i, key)
+    if redis.call("EXISTS", key) == 1 then sets[#sets + 1] = { word, i, key } end
   end
-  local function add(word, i, key, scores)
-    for n, f in ipairs(facts) do
-      if scores[n] then
-        f.places[#f.places + 1] = { word = word, i = i, key = key, score = tonumber(scores[n]) }
+  for i = 1, lanes_n do
+    add("waiting", i, waiting_key(i))
+    add("scheduled", i, scheduled_key(i))
+    add("leases", i, leases_key(i))
+    add("dead", i, dead_key(i))
+  end
+  add("ended", 0, ended_key)
+  has_runs = redis.call("EXISTS", runs_key) == 1
+  has_outcomes = redis.call("EXISTS", outcomes_key) == 1
+  has_history = redis.call("EXISTS", history_key) == 1
+  has_progress = redis.call("EXISTS", progress_key) == 1
+end
+local function read_outcome(f, size)
+  f.has_outcome = true
+  if size > 65536 and read_bytes >= 2097152 then
+    f.is_unread = true
+    return
+  end
+  read_bytes = read_bytes + size
+  local text = redis.call("HGET", outcomes_key, f.id)
+  local state, lane, ended_at =
+    string.match(text, "^(%a+) (%S+) %d+ %d+ %d+ %d+ (%d+) %S+ %d+ [^\n]*\n")
+  f.end_state, f.end_lane, f.end_at = state, lane, ended_at
+  f.is_readable = state == "succeeded" or state == "dead" or state == "cancelled" or state == "expired"
+  f.has_no_body_by_right = string.find(text, "\n!body missing", 1, true) ~= nil
+end
+local function gather(ids, records)
+  if not sets then find_sets() end
+  local places, facts = {}, {}
+  for n = 1, #ids do
+    places[n] = {}
+  end
+  for _, set in ipairs(sets) do
+    local key = set[3]
+    local scores = redis.call("ZMSCORE", key, unpack(ids))
+    for n = 1, #ids do
+      local score = scores[n]
+      if score then
+        local of_job = places[n]
+        of_job[#of_job + 1] = { word = set[1], i = set[2], key = key, score = tonumber(score) }
       end
     end
   end
-  for i = 1, lanes_n do
-    add("waiting", i, waiting_key(i), redis.call("ZMSCORE", waiting_key(i), unpack(ids)))
-    add("scheduled", i, scheduled_key(i), redis.call("ZMSCORE", scheduled_key(i), unpack(ids)))
-    add("leases", i, leases_key(i), redis.call("ZMSCORE", leases_key(i), unpack(ids)))
-    add("dead", i, dead_key(i), redis.call("ZMSCORE", dead_key(i), unpack(ids)))
-  end
-  add("ended", 0, ended_key, redis.call("ZMSCORE", ended_key, unpack(ids)))
-  local lines = redis.call("HMGET", runs_key, unpack(ids))
-  if has_history == nil then
-    has_history = redis.call("EXISTS", history_key) == 1
-    has_progress = redis.call("EXISTS", progress_key) == 1
-  end
-  for n, f in ipairs(facts) do
-    f.line = lines[n]
-    f.run = f.line and read_run(f.line)
-    f.has_history = has_history and redis.call("HEXISTS", history_key, f.id) == 1
-    f.has_progress = has_progress and redis.call("HEXISTS", progress_key, f.id) == 1
-    local size = redis.call("HSTRLEN", outcomes_key, f.id)
-    f.has_outcome = size > 0
-    if f.has_outcome and (size <= 65536 or read_bytes < 2097152) then
-      read_bytes = read_bytes + size
-      local text = redis.call("HGET", outcomes_key, f.id)
-      f.end_state, f.end_lane = string.match(text, "^(%a+) (%S+) %d+ %d+ %d+ %d+ %d+ %S+ %d+ [^\n]*\n")
-      f.end_at = string.match(text, "^%a+ %S+ %d+ %d+ %d+ %d+ (%d+) ")
-      local states = " succeeded dead cancelled expired "
-      f.is_readable = f.end_state ~= nil and string.find(states, f.end_state, 1, true) ~= nil
-      f.has_no_body_by_right = string.find(text, "\n!body missing", 1, true) ~= nil
-    elseif f.has_outcome then
-      f.is_unread = true
-    end
+  local lines = has_runs and redis.call("HMGET", runs_key, unpack(ids))
+  for n, id in ipairs(ids) do
+    local record, line = records[n], lines and lines[n]
+    local newline = record and string.find(record, "\n", 1, true)
+    local head = newline and string.sub(record, 1, newline - 1)
+    local f = {
+      id = id,
+      record = record,
+      head = head,
+      is_returned = head and string.find(head, "\tn=", 1, true) ~= nil,
+      places = places[n],
+      line = line,
+      run = line and read_run(line),
+      has_history = has_history and redis.call("HEXISTS", history_key, id) == 1,
+      has_progress = has_progress and redis.call("HEXISTS", progress_key, id) == 1,
+      has_outcome = false,
+    }
+    local size = has_outcomes and redis.call("HSTRLEN", outcomes_key, id) or 0
+    if size > 0 then read_outcome(f, size) end
+    facts[n] = f
   end
   return facts
 end
@@ -89,10 +109,13 @@ local function judge_open(f, at, say)
   local fault = fault_of_run(f, word, i)
   if fault then say("run line", i, fault) end
   if word == "leases" then return end
-  if redis.call("ZCOUNT", key, int(at.score), int(at.score)) > 1 then
+  local score = int(at.score)
+  if redis.call("ZCOUNT", key, score, score) > 1 then
     say("order", i, word .. " with the score " .. int(at.score) .. ", which another has too")
   end
-  if word == "waiting" and at.score > now then
+  -- A place in a fair lane is no instant.
+  local is_instant = not (f.head and string.find(f.head, "\ty=", 1, true))
+  if word == "waiting" and at.score > now and is_instant then
     say("order", i, "it waits from " .. int(at.score) .. ", which is after now, " .. int(now))
   end
 end

@@ -2,8 +2,19 @@
 -- @include head
 -- @include place
 -- @include step
+-- @include fair
 -- place_due: place jobs by the instants at which they became due, less their boost.
 local function place_due(i, ids, dues, records)
+  local weights = fair_rule(i)
+  if weights then
+    for j, id in ipairs(ids) do
+      local record = records[j] or "?\n"
+      local boost = option_of(head_of(record), "b") or 0
+      if records[j] then redis.call("HSET", jobs_key, id, with_ready(record, tonumber(dues[j]))) end
+      redis.call("ZADD", waiting_key(i), int(fair_place(i, weights, record, boost)), id)
+    end
+    return
+  end
   local is_plain = true
   for j = 1, #ids do
     if records[j] and string.find(head_of(records[j]), "\tb=", 1, true) then is_plain = false end

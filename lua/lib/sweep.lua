@@ -1,5 +1,6 @@
 -- @include recover
 -- @include drop
+-- @include unload
 -- sweep: bring back expired leases and drop what has outlived its time or its
 -- lane's number, a bounded number of each. Returns whether there may be more.
 local function sweep(dead_max_of, dead_age_of)
@@ -31,6 +32,9 @@ local function sweep(dead_max_of, dead_age_of)
     more = more or #over == 250
   end
   local silent = redis.call("ZRANGEBYSCORE", beats_key, "-inf", upto, "LIMIT", 0, 50)
+  for _, worker in ipairs(silent) do
+    unload(worker)
+  end
   if #silent > 0 then
     redis.call("HDEL", workers_key, unpack(silent))
     redis.call("ZREM", beats_key, unpack(silent))

@@ -278,7 +278,7 @@ def test_the_first_enqueue_makes_the_apps_lanes_known(colour, new_app, raw, name
     job = colour.ask(task, "enqueue", 1)
     assert colour.ask(job, "info").lane == "sms"
     assert sorted(raw.hkeys(app.keys.lanes)) == [b"mail", b"sms"]
-    assert raw.hget(app.keys.tasks, task.name) == b"sms 3 2 1000000 600000000"
+    assert raw.hget(app.keys.tasks, task.name) == b"sms 3 2 1000000 600000000 1"
 
 
 def test_what_an_operator_set_is_not_touched_by_a_producer(new_app, hand):

@@ -147,8 +147,9 @@ def test_what_is_published_of_a_task_is_its_lane_and_its_rule_for_crashes(app):
         task = app.task(name=f"t{len(app.tasks)}", lane="batch", retry=retry)(at_the_top.function)
         return task.published().to_line()
 
-    assert line(Retry()) == "batch 3 2 1000000 600000000"
-    assert line(Retry(5, backoff="linear", base=2, cap=9)) == "batch 5 1 2000000 9000000"
+    assert line(Retry()) == "batch 3 2 1000000 600000000 1"
+    assert line(Retry(5, backoff="linear", base=2, cap=9)) == "batch 5 1 2000000 9000000 1"
+    assert line(Retry(5, jitter=False)) == "batch 5 2 1000000 600000000 0"
     # Scripts can run no function and know no schedule: they back off exponentially.
-    assert line(Retry(4, backoff=lambda attempt: 7)) == "batch 4 2 1000000 600000000"
-    assert line(Retry(4, schedule=[1, 2])) == "batch 4 2 1000000 600000000"
+    assert line(Retry(4, backoff=lambda attempt: 7)) == "batch 4 2 1000000 600000000 1"
+    assert line(Retry(4, schedule=[1, 2])) == "batch 4 2 1000000 600000000 1"

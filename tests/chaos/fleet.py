@@ -63,6 +63,11 @@ class Post:
         return self.process is not None and self.process.poll() is None
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the worker has said that it takes jobs."""
+        return "is ready" in self.log.rpartition(f"--- {self.worker}\n")[2]
+
+    @property
     def log(self) -> str:
         """All that the workers of this place have written."""
         return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
@@ -86,7 +91,7 @@ class Post:
     def wait_ready(self) -> None:
         """Wait until the worker takes jobs."""
         give_up_at = time.monotonic() + _READY_S
-        while "is ready" not in self.log.rpartition(f"--- {self.worker}\n")[2]:
+        while not self.is_ready:
             if not self.is_alive or time.monotonic() > give_up_at:
                 raise RuntimeError(f"worker {self.worker} did not become ready:\n{self.log}")
             time.sleep(0.05)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import redis
 
-from laneq import LaneQ, codec
+from laneq import LaneQ, check, codec
 from laneq.calls import stats
 from laneq.calls.jobs import read_outcome
 from laneq.drive import SyncDriver
@@ -48,6 +48,8 @@ class Harvest:
 
     Attributes:
         outcomes: job → its outcomes, all that were ever seen.
+        readings: of all counts at one instant, each of which added up or is complained of.
+        checks: passes of laneq's own check, likewise.
         numbers: job → what its producer called it, for jobs that did not succeed.
     """
 
@@ -55,7 +57,7 @@ class Harvest:
         self.outcomes: defaultdict[str, set[Seen]] = defaultdict(set)
         self.numbers: dict[str, str] = {}
         self.looks = 0
-        self.readings = 0
+        self.readings = self.checks = 0
         self._keys = app.keys
         self._names = tuple(app.lanes)
         self._every_s = every_s
@@ -65,15 +67,20 @@ class Harvest:
             type(app.address).parse(url), prefix=app.keys.prefix, patience_s=0.5
         )
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="chaos-harvest", daemon=True)
+        self._threads = [
+            threading.Thread(target=act, name=f"chaos-{act.__name__}", daemon=True)
+            for act in (self._run, self._check)
+        ]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._client.close()
         self._driver.close()
 
@@ -142,6 +149,18 @@ class Harvest:
                     due = time.monotonic() + self._every_s
             except (redis.RedisError, StoreError, OSError):
                 self._ledger.count("looks that an outage prevented")
+
+    def _check(self) -> None:
+        """Run laneq's own check while all goes on: it tells nothing that was not so."""
+        while not self._stop.wait(self._every_s):
+            try:
+                found = check.run(self._driver, self._keys)
+            except StoreError:
+                self._ledger.count("checks that an outage prevented")
+                continue
+            self.checks += 1
+            for problem in found.problems:
+                self._ledger.complain(f"check, in the middle: {problem}")
 
     def _weigh(self, depths: list[stats.Depths]) -> None:
         """See that the counts of each lane add up at this instant."""

@@ -289,9 +289,11 @@ class Havoc:
                 self._ledger.complain(f"worker {post.worker} did not end within {patience_s:g} s")
                 post.kill()
             else:
+                was_ready = post.is_ready
                 status = post.reap()
                 self.exits[status] += 1
-                if status != 0:
+                # Before it is ready it has no handlers yet, and ends as any program does.
+                if status != 0 and (was_ready or status != -signal.SIGTERM):
                     self._ledger.complain(f"worker {post.worker}, told to stop, ended: {status}")
             if blow is not None:
                 blow.to_ns = now_ns()

@@ -34,6 +34,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "events": _sorted(report.events),
         "exits": {str(status): n for status, n in sorted(report.exits.items())},
         "readings": report.readings,
+        "checks": report.checks,
         "memory_bytes": {"before": before, "after": after, "limit": limit},
         "problems": report.problems,
     }
@@ -60,7 +61,8 @@ def show(report: Report, console: Console) -> None:
             "leases lost": report.events["lost_leases"],
             "handed back": report.events["handed_back"],
             "late outcomes refused": report.events["stale"],
-            "readings of counts, each of which added up": report.readings,
+            "readings of the counts meanwhile": report.readings,
+            "checks of the namespace meanwhile": report.checks,
             "bytes in use before": before,
             "bytes in use after": after,
             "bytes in use at most": limit,

@@ -95,6 +95,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
     readings: int = 0
+    checks: int = 0
     memory: tuple[int, int, int] = (0, 0, 0)
     folder: Path | None = None
 
@@ -307,6 +308,7 @@ def carry_out(plan: Plan, *, progress: Callable[[str], None]) -> Report:
         problems=[*ledger.wrong, *account.problems, *problems],
         seconds=time.monotonic() - began,
         readings=harvest.readings,
+        checks=harvest.checks,
         memory=(before[0], after, limit),
     )
     if report.is_well:

@@ -42,6 +42,7 @@ def test_two_workers_of_one_name_are_two(laneq: Commands, stage: Stage):
         "started_at": 1.5,
         "last_heartbeat_at": rows[0]["last_heartbeat_at"],
         "unwell": "",
+        "stuck": 0,
         "pool": None,
     }
     lines = laneq.out("workers").splitlines()
@@ -56,6 +57,13 @@ def test_a_worker_that_lives_but_does_not_work_says_why(laneq: Commands, stage: 
     answer = laneq("workers")
     assert "ago, unwell" in answer.out
     assert "worker w (pid 7) does not work: its event loop stands" in answer.err
+
+
+def test_jobs_that_run_on_beside_the_slots_are_told(laneq: Commands, stage: Stage):
+    info = WorkerInfo("w", "h", 7, 1, {}, ["normal"], ["t"], stuck=3)
+    stage.run(calls.register(stage.keys, "w", info))
+    assert laneq.json("workers", schema="workers")[0]["stuck"] == 3
+    assert "worker w (pid 7): 3 jobs did not end" in laneq("workers").err
 
 
 def test_a_worker_that_sizes_itself_says_how_it_did_so_last_and_why(laneq: Commands, stage: Stage):

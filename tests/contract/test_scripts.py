@@ -173,6 +173,7 @@ def test_nothing_is_read_whole_that_may_be_large(name):
         assert key in {
             "lanes_key", "overrides_key", "counts_key", "task_counts_key",
             "slice_key", "fine_key", "before_key", "coarse_key",
+            "fleet_key",  # a line a live worker
         }  # fmt: skip
     for found in re.findall(r'"Z(?:REV)?RANGE",([^)]*)', code):
         assert "-1" not in found.replace("- 1", "")
@@ -285,6 +286,7 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(stats.task_counts(keys))
     stage.run(workers.list_workers(keys))
     stage.run(pool.look_at_pool(keys, "w", stage.lanes.names, now_us=stage.now()))
+    stage.run(workers.pass_on(keys, stage.lanes.names))
     stage.run(workers.leave(keys, "w"))
     check_and_mend(stage)
     assert stage.run(probe.try_commands(keys, "look")) == []

@@ -572,6 +572,30 @@ def test_an_interrupt_without_the_right_to_unblock_ends_the_connection(
         raw.acl_deluser("drive-test")
 
 
+def test_a_pop_at_a_server_that_was_left_meanwhile_is_not_ended_at_the_other_one(
+    run: Run, url: str, namespace: str, raw: Any, proxy: Proxy, lists: list[bytes]
+) -> None:
+    """The number of a connection means somebody else's on another server."""
+
+    async def main(other: Proxy) -> None:
+        async with open_driver(proxy.url, namespace) as driver:
+            wire = driver.blocking()
+            popping = asyncio.create_task(wire.pop(lists, 10))
+            await blocked(raw, namespace)
+            driver.address = Address.parse(other.url)
+            assert driver._wire is not None
+            driver._wire.give_up("another server is the master now")
+            before = raw.info("commandstats").get("cmdstat_client|unblock")
+            await wire.interrupt()
+            with pytest.raises(RedisUnavailable):
+                await popping
+            assert raw.info("commandstats").get("cmdstat_client|unblock") == before
+            await blocked(raw, namespace, count=0)
+
+    with Proxy(url) as other:
+        run(main(other))
+
+
 def test_what_a_cancelled_pop_takes_is_returned_by_the_next(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import redis
 
 from laneq.embedded import EmbeddedServer, Engine
-from tests.faults.field import wait_until
+from tests.faults.field import Field, wait_until
 from tests.faults.ports import free_port
 from tests.faults.sentinel import port_of
 
@@ -50,7 +50,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def ask(self, n: int, *words: str | int) -> Any:
+    def ask(self, n: int, *words: str | bytes | int) -> Any:
         """Send a command to one of the nodes."""
         with redis.Redis(port=port_of(self.servers[n])) as client:
             return client.execute_command(*words, NEVER_DECODE=True)
@@ -82,14 +82,40 @@ class Cluster:
         role = self.ask(n, "ROLE")
         return n < self._masters or (role[0] == b"slave" and role[3] == b"connected")
 
+    def adopt(self, field: Field, n: int) -> None:
+        """Have a field's app, workers and commands use the cluster, by the address of one node."""
+        field.url = field.environment["LANEQ_URL"] = self.url(n)
+        field.app.override(url=field.url)
+        field.app.sync_driver.call(field.app.publish_call())
+        self._stack.callback(setattr, field, "raw", field.raw)
+        self.follow(field)
+
+    def follow(self, field: Field) -> None:
+        """Have `field.raw` ask the node that has the namespace."""
+        owner = self.servers[self.node_of(field.keys.prefix.decode())]
+        field.raw = self._stack.enter_context(redis.Redis(port=port_of(owner)))
+
     def node_of(self, key: str) -> int:
         """Return which node has a key."""
-        slot = self.ask(0, "CLUSTER", "KEYSLOT", key)
-        for first, last, master, *_ in self.ask(0, "CLUSTER", "SLOTS"):
+        live = next(n for n, server in enumerate(self.servers) if server.is_running)
+        slot = self.ask(live, "CLUSTER", "KEYSLOT", key)
+        for first, last, master, *_ in self.ask(live, "CLUSTER", "SLOTS"):
             if first <= slot <= last:
-                ports = [port_of(server) for server in self.servers if server.is_running]
-                return ports.index(master[1])
+                return [port_of(server) for server in self.servers].index(master[1])
         raise AssertionError(f"no node has slot {slot}")
+
+    def move(self, key: str, to: int) -> None:
+        """Move the slot of a key, with all that it has, to another node, as operators do."""
+        source = self.node_of(key)
+        slot = self.ask(source, "CLUSTER", "KEYSLOT", key)
+        ids = {n: self.ask(n, "CLUSTER", "MYID").decode() for n in (source, to)}
+        self.ask(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+        self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
+        where = ("127.0.0.1", port_of(self.servers[to]))
+        while keys := self.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 100):
+            self.ask(source, "MIGRATE", *where, "", 0, 5000, "KEYS", *keys)
+        for n in (to, source, *range(self._masters)):
+            self.ask(n, "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
 
     def url(self, n: int) -> str:
         """Return the address of one of the nodes."""

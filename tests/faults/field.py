@@ -281,7 +281,8 @@ class Field:
         """Every invariant of the namespace holds; skipped where the test left no server."""
         if self.server.is_running:
             self.resume_server()
-            assert problems_in(self.raw, self.namespace) == []
+            problems = problems_in(self.raw, self.namespace)
+            assert not problems, f"laneq check finds {problems}"
 
     # --- the app ----------------------------------------------------------------------
 

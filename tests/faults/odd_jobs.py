@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from laneq import LaneQ, Retry, current_job
 from tests.faults.body import lanes, noted
+from tests.faults.odd_ends import DOES
 
 app = LaneQ(lanes=lanes())
 ONCE = Retry(1)
@@ -200,3 +201,111 @@ async def fails_first() -> None:
     """Fail, and be tried again in an hour."""
     with noted():
         raise ValueError("no")
+
+
+# --- what a job raises and returns ----------------------------------------------------
+
+
+#: What ends an event loop, or nearly.
+LOOPS = ["task", "gathered task", "callback", "thread"]
+
+
+@app.task(name="does", lane=LANE, retry=ONCE)
+async def does(name: str) -> Any:
+    """Do what has this name, in the loop."""
+    with noted():
+        return DOES[name]()
+
+
+@app.task(name="thread_does", lane=LANE, retry=ONCE)
+def thread_does(name: str) -> Any:
+    """Do what has this name, in a thread."""
+    with noted():
+        return DOES[name]()
+
+
+@app.task(name="process_does", lane=LANE, retry=ONCE, executor="process")
+def process_does(name: str) -> Any:
+    """Do what has this name, in a child process."""
+    with noted():
+        return DOES[name]()
+
+
+async def _exits_later() -> None:
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+
+@app.task(name="ends_the_loop", lane=LANE, retry=ONCE)
+async def ends_the_loop(how: str) -> str:
+    """Raise SystemExit beside the job: in a task, a callback or a thread that it began."""
+    with noted():
+        match how:
+            case "task":
+                task = asyncio.get_running_loop().create_task(_exits_later())
+                await task
+            case "gathered task":
+                await asyncio.gather(_exits_later(), asyncio.sleep(0.01))
+            case "callback":
+                asyncio.get_running_loop().call_soon(sys.exit, 3)
+                await asyncio.sleep(0.01)
+            case _:
+                await asyncio.to_thread(sys.exit, 3)
+    return "went on"
+
+
+@app.task(name="fine", lane=LANE, retry=ONCE)
+async def fine() -> str:
+    """End well."""
+    return "fine"
+
+
+@app.task(name="returns_large", lane=LANE, retry=Retry(5, base=0.01))
+async def returns_large(size: int) -> bytes:
+    """Return so many bytes; may be tried again."""
+    with noted():
+        return bytes(size)
+
+
+#: What a script's JSON would change on the way.
+DELICATE: list[Any] = [
+    2**53 + 1, 2**63, 2**80, -(2**63) - 1, 0.1 + 0.2, [], {}, [[]], {"": []},
+    "é\u0000\n\t", b"\xff\n",
+]  # fmt: skip
+
+
+@app.task(name="echoes", lane=LANE, retry=Retry(2, backoff="fixed", base=0.3, jitter=False))
+async def echoes(path: str, *values: Any, **named: Any) -> list[Any]:
+    """Return what it is given, once a file is there; fail before."""
+    with noted():
+        assert list(values) == DELICATE
+        assert named == {"é": DELICATE}
+        assert list(map(type, values)) == list(map(type, DELICATE))
+        if not os.path.exists(path):  # noqa: PTH110  no other thread for a look
+            raise LookupError("not there")
+    return list(values)
+
+
+@app.task(name="takes", lane=LANE)
+async def takes(body: bytes) -> int:
+    """Return the length of what it is given."""
+    return len(body)
+
+
+@app.task(name="process_returns_large", lane=LANE, retry=Retry(5, base=0.01), executor="process")
+def process_returns_large(size: int) -> bytes:
+    """Return so many bytes from a child process; may be tried again."""
+    with noted():
+        return bytes(size)
+
+
+@app.task(name="dies_of", lane=LANE, retry=ONCE)
+async def dies_of(text: str) -> None:
+    """Fail with all of its argument in the error."""
+    raise ValueError(text)
+
+
+@app.task(name="returns_text", lane=LANE, retry=ONCE)
+async def returns_text(text: str) -> str:
+    """Return its argument."""
+    return text

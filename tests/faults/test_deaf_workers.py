@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import psutil
 import pytest
 import redis
 
-from laneq import Job, LaneQ, State
+from laneq import Job, LaneQ, RedisUnavailable, State
 from laneq.calls.lanes import set_lane
+from tests.faults.access import Certificates, restricted
 from tests.faults.conftest import NewField
 from tests.faults.field import FACTOR, Field, L, S, WorkerProcess, two_sizes, wait_until
 from tests.proxy import Proxy
@@ -109,6 +113,35 @@ def test_fault_C1_a_worker_hears_everything_again_after_each_disconnect(
     assert all(worker.is_running for worker in workers)
     field.assert_once(once)
     assert {entry.pid for entry in field.starts()} <= {worker.pid for worker in workers}
+
+
+def test_fault_C1_so_it_does_over_tls_as_a_user_with_few_rights(tmp_path: Path) -> None:
+    if shutil.which("redis-server") is None:
+        pytest.skip("the embedded Valkey knows no TLS; redis-server does, and is not installed")
+    for name in ("certificates", "field"):
+        (tmp_path / name).mkdir()
+    certificates = Certificates(tmp_path / "certificates")
+    directives = certificates.directives()
+    with Field(tmp_path / "field", engine="redis", port=0, config=directives) as field:
+        user, password = (quote(word, safe="") for word in restricted(field))
+        where = f"{user}:{password}@127.0.0.1:{directives['tls-port']}/0"
+        url = f"rediss://{where}?ssl_ca_certs={certificates.ca}"
+        field.app.override(url=url)
+        worker = field.worker(slots=4, url=url)
+        kill_connections(field, 2.0)
+        jobs = expect_obedience(field, 5 * FACTOR)
+        field.assert_once(job.id for job in jobs)
+        assert worker.is_running
+        # No dangerous command was needed to reconnect, and the password was told to nobody.
+        assert password not in worker.text
+        wrong = f"rediss://{where}?ssl_ca_certs={certificates.other_ca}"
+        with (
+            LaneQ(wrong, namespace=field.namespace) as app,
+            pytest.raises(RedisUnavailable, match="certificate verify failed"),
+        ):
+            app.ref("nap").enqueue(0)
+        field.end_workers()
+        field.assert_in_order()
 
 
 # --- C2 ------------------------------------------------------------------------------------

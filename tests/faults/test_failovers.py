@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -254,6 +255,27 @@ def assert_extra_starts_are_of_a_switch(field: Field, switches: list[tuple[int, 
             if any(began - margin_us <= at <= ended + margin_us for at in starts)
         ]
         assert len(starts) <= 1 + len(in_flight), f"job {job_id}: {starts}, switches {switches}"
+
+
+def test_fault_D2_who_waits_for_a_result_gets_it_from_the_new_master(new_field: NewField) -> None:
+    field = new_field(port=0, lease=15)
+    with Sentinels(field) as sentinels, ThreadPoolExecutor(2) as pool:
+        field.worker(slots=2)
+        job = field.tasks.nap.enqueue(8)
+        field.until_started()
+        field.raw.wait(1, 5000)
+
+        async def wait() -> str:
+            async with LaneQ(field.url, namespace=field.namespace) as app:
+                return await app.job(job.id).aresult(60)
+
+        waits = [pool.submit(job.result, 60), pool.submit(asyncio.run, wait())]
+        wait_until(lambda: field.raw.pubsub_numsub(field.keys.ended_channel(job.id))[0][1] == 2)
+        sentinels.fail_over()
+        assert [each.result(60) for each in waits] == ["slept", "slept"]
+        (end,) = field.runlog("end")
+        assert field.now_us() - end.at_us <= 2e6 * FACTOR
+        field.assert_once([job.id])
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

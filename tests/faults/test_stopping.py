@@ -151,3 +151,63 @@ def test_fault_J3_jobs_that_end_as_their_worker_stops_are_all_done_once(field: F
     field.assert_once(ids)
     assert field.assert_conserved(ids) == {State.SUCCEEDED: 100}
     assert {entry.pid for entry in field.starts()} == {worker.pid}
+
+
+@two_sizes("grace_s", ci=(2.0,), full=(10.0,))
+@pytest.mark.parametrize(
+    ("number", "loop"), [("term", "uvloop"), ("int", "asyncio")], ids=["uvloop", "asyncio"]
+)
+def test_fault_J2_a_job_that_blocks_the_loop_does_not_keep_its_worker_from_stopping(
+    field: Field, number: str, loop: str, grace_s: float
+) -> None:
+    worker = field.worker(grace=grace_s, environment=environment_of(loop, field.folder))
+    job = field.tasks.block.enqueue(60)
+    field.until_started(1)
+    elsewhere = field.worker()
+    began = stop(worker, number)
+    field.until_started(2, within_s=grace_s + 10)
+    assert grace_s - 0.1 < time.monotonic() - began < grace_s + 2 + SPARE_S
+    assert worker.wait() == 0
+    assert time.monotonic() - began < grace_s + 3 + SPARE_S
+    assert job.info().attempt == 1
+    # A second signal ends the grace.
+    stop(elsewhere, number)
+    time.sleep(1.1)
+    began = stop(elsewhere, number)
+    assert elsewhere.wait() == 0
+    assert time.monotonic() - began < 2 + SPARE_S
+    assert (job.state(), job.info().attempt) == (State.WAITING, 0)
+
+
+SLOW_TO_IMPORT = """
+import os, time
+from laneq import LaneQ
+from tests.faults.body import lanes
+
+app = LaneQ(lanes=lanes())
+
+@app.task(name="t")
+async def t() -> None:
+    pass
+
+if "LANEQ_FAULT_IS_SLOW" in os.environ:
+    print("importing", flush=True)
+    try:
+        time.sleep(60)
+    except BaseException:
+        time.sleep(60)
+"""
+
+
+@needs_namespaces
+@pytest.mark.parametrize("number", ["term", "int"])
+def test_fault_J2_a_worker_that_is_told_to_stop_while_its_app_is_imported_ends_at_once(
+    new_field: NewField, number: str
+) -> None:
+    field = new_field(app=SLOW_TO_IMPORT)
+    worker = field.worker(before=PID_1, environment={"LANEQ_FAULT_IS_SLOW": "1"}, is_ready=False)
+    worker.until("importing")
+    began = stop(worker, number)
+    assert worker.wait() == 0
+    assert time.monotonic() - began < SPARE_S
+    assert "stopped before it was ready" in worker.text

@@ -18,14 +18,14 @@ from tests.faults.field import FACTOR, Field, L, S, WorkerProcess, two_sizes, wa
 STRIKE_EVERY_S = FACTOR * 0.2
 
 
-@two_sizes("jobs, workers, slots", ci=(500, 3, 2), full=(10_000, 8, 2))
+@two_sizes("jobs, run_s, workers, slots", ci=(400, 0.02, 3, 2), full=(10_000, 0.005, 8, 2))
 def test_fault_A1_no_job_is_stranded_wherever_its_worker_is_hit(
-    new_field: NewField, jobs: int, workers: int, slots: int
+    new_field: NewField, jobs: int, run_s: float, workers: int, slots: int
 ) -> None:
     lanes = [Lane(name) for name in ("a", "b", "c", "d", "e")]
     field = new_field(lanes=lanes)
     calls = [
-        field.tasks.survive.using(lane=lanes[n % 5].name, result_ttl=3600).call(0.005)
+        field.tasks.survive.using(lane=lanes[n % 5].name, result_ttl=3600).call(run_s)
         for n in range(jobs)
     ]
     ids = [job.id for job in field.app.enqueue_many(calls)]
@@ -35,6 +35,7 @@ def test_fault_A1_no_job_is_stranded_wherever_its_worker_is_hit(
 
     crew = [start() for _ in range(workers)]
     killed: set[int] = set()
+    told: set[int] = set()
 
     def are_empty() -> bool:
         return not any(
@@ -45,26 +46,25 @@ def test_fault_A1_no_job_is_stranded_wherever_its_worker_is_hit(
 
     def strike() -> None:
         ready = [n for n, worker in enumerate(crew) if worker.count("is ready")]
-        if not ready:
-            return
+        if len(ready) < 2:
+            return  # a machine where a start takes long: one is left to get on with the work
         n = random.choice(ready)
-        if random.random() < 0.5:
+        if len(killed) <= len(told):
             killed.add(crew[n].pid)
             crew[n].kill9()
         else:
+            told.add(crew[n].pid)
             crew[n].term()
         crew[n] = start()
 
-    strikes = 0
     strike_at = time.monotonic()
     while not are_empty():
         time.sleep(max(0.0, strike_at - time.monotonic()))
         strike()
-        strikes += 1
         strike_at = time.monotonic() + STRIKE_EVERY_S
     wait_until(lambda: field.states() == {State.SUCCEEDED: jobs}, FACTOR * (L + 2 * S))
     assert field.assert_conserved(ids) == {State.SUCCEEDED: jobs}
-    assert killed, f"none of {strikes} strikes was a kill"
+    assert killed, "no strike was a kill"
 
     pids = defaultdict(list)
     for entry in field.starts():

@@ -18,7 +18,7 @@ def test_a_claim_moves_a_job_from_its_lane_to_a_lease(stage):
     now = START_US + 1 + SECOND
     (job,) = reply.jobs
     assert job == ("a", b"t\npayload of a", "normal", now + 1, 1, START_US + 1, START_US + 1)
-    assert (reply.now_us, reply.is_more, reply.stale, reply.paused) == (now, False, [], frozenset())
+    assert (reply.now_us, reply.is_more, reply.stale, reply.closed) == (now, False, [], frozenset())
     after = stage.snapshot()
     assert "waiting:normal" not in after
     assert after["leases:normal"] == [(b"a", now + LEASE_US)]
@@ -211,11 +211,11 @@ def test_a_paused_lane_gives_nothing_and_is_named(stage):
     worker = stage.worker(slots=2)
     reply = worker.claim()
     assert reply.jobs == []
-    assert reply.paused == {"normal"}
+    assert reply.closed == {"normal"}
     stage.set_lane("normal", None)
     reply = worker.claim()
     assert [job.id for job in reply.jobs] == ["n"]
-    assert reply.paused == frozenset()
+    assert reply.closed == frozenset()
 
 
 def test_a_lane_whose_priority_is_changed_takes_its_new_place_at_once(stage):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from laneq.calls.workers import pass_on
 from laneq.options import Lane
 from tests.stage import SECOND, START_US, new
 
@@ -18,6 +19,21 @@ def hush(stage) -> None:
     """Take every token away, as workers that listen do."""
     for lane in stage.lanes.names:
         stage.client.delete(stage.key("wake", lane))
+
+
+# --- tokens that are passed on ----------------------------------------------
+
+
+def test_a_wake_up_that_is_passed_on_is_there_for_another(stage):
+    stage.run(pass_on(stage.keys, ["normal"]))
+    assert stage.client.lrange(stage.key("wake", "normal"), 0, -1) == [b"1"]
+    assert stage.client.llen(stage.key("wake", "batch")) == 0
+
+
+def test_a_wake_up_passed_on_to_a_lane_that_was_armed_meanwhile_stays_one(stage):
+    stage.put("a")
+    stage.run(pass_on(stage.keys, ["normal"]))
+    assert stage.client.llen(stage.key("wake", "normal")) == 1
 
 
 # --- doorbell ---------------------------------------------------------------

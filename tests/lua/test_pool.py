@@ -58,16 +58,11 @@ def lane(found: PoolNow, name: str) -> LaneNow:
 
 def test_the_settings_in_force_are_told(stage):
     urgent = lane(look(stage), "urgent")
-    assert (urgent.slo_s, urgent.priority, urgent.reserve, urgent.is_paused) == (
-        0.5,
-        1000,
-        2,
-        False,
-    )
+    assert (urgent.slo_s, urgent.priority, urgent.is_paused) == (0.5, 1000, False)
     assert lane(look(stage), "batch").slo_s is None
-    stage.set_lane("urgent", {"slo_us": 2_000_000, "reserve": "auto", "paused": True})
+    stage.set_lane("urgent", {"slo_us": 2_000_000, "paused": True})
     urgent = lane(look(stage), "urgent")
-    assert (urgent.slo_s, urgent.reserve, urgent.is_paused) == (2.0, 0, True)
+    assert (urgent.slo_s, urgent.is_paused) == (2.0, True)
     stage.set_lane("urgent", {"slo_us": None})
     assert lane(look(stage), "urgent").slo_s is None
 
@@ -92,6 +87,21 @@ def test_a_due_job_may_be_the_head(stage):
     stage.forward(SECOND)
     urgent = lane(look(stage), "urgent")
     assert (urgent.waiting, urgent.head_age_s) == (1, pytest.approx(1, abs=0.001))
+
+
+def test_a_head_has_waited_since_it_became_ready_whatever_its_place(stage):
+    stage.put("boosted", lane="urgent", boost_us=50 * SECOND)
+    stage.forward(SECOND)
+    assert lane(look(stage), "urgent").head_age_s == pytest.approx(1, abs=0.001)
+
+
+def test_a_head_of_a_fair_lane_has_waited_since_it_became_ready(bare):
+    bare.publish(Lane("urgent", priority=1_000, slo=0.5, fair_by="tenant"))
+    for n in range(3):
+        bare.put(f"{n}", lane="urgent")
+    bare.worker(serves=["urgent"]).take()
+    bare.forward(SECOND)
+    assert lane(look(bare, lanes=["urgent"]), "urgent").head_age_s == pytest.approx(1, abs=0.001)
 
 
 def test_without_an_objective_nothing_is_counted(stage):

@@ -678,16 +678,24 @@ def test_a_record_writes_only_what_is_given() -> None:
 
 def test_a_record_survives_with_every_option() -> None:
     options: dict[str, Any] = {name: n for n, name in enumerate(codec._LETTERS, start=1)}
-    record = codec.encode_record("t", PAYLOAD, **options, origin="web 1")
-    assert codec.decode_record(record) == codec.Record("t", PAYLOAD, **options, origin="web 1")
-    assert codec.encode_head("t", **options, origin="web 1") + PAYLOAD == record
+    options |= {"fair_key": "50%\t\n~ü\ud800", "origin": "web 1"}
+    record = codec.encode_record("t", PAYLOAD, **options)
+    assert record.count(b"\n") == PAYLOAD.count(b"\n") + 1
+    assert codec.decode_record(record) == codec.Record("t", PAYLOAD, **options)
+    assert codec.encode_head("t", **options) + PAYLOAD == record
 
 
 def test_every_letter_stands_for_one_option_of_a_record() -> None:
-    names = [name for name in codec.Record._fields if name not in {"task", "payload", "origin"}]
+    names = [name for name in codec.Record._fields if name not in {"task", "payload", "fair_key", "origin"}]
     assert list(codec._LETTERS) == names
     assert len(set(codec._LETTERS.values())) == len(names)
-    assert "p" not in codec._LETTERS.values()
+    assert not {"p", "g"} & set(codec._LETTERS.values())
+
+
+def test_a_long_fair_key_is_cut_and_still_differs_from_others() -> None:
+    heads = [codec.with_fair_key(b"t\tg=old\n", "ü" * n) for n in (300, 301)]
+    assert heads[0] != heads[1]
+    assert all(len(head) <= 210 and b"old" not in head for head in heads)
 
 
 def test_a_record_of_a_newer_version_is_read() -> None:

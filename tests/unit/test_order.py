@@ -211,7 +211,8 @@ def test_in_a_worker_a_lane_always_gets_its_reserve_at_once(
 def test_reserves_are_cut_to_what_the_fleet_can_give(
     reserve: dict[str, int], slots: int, running: dict[str, int], granted: dict[str, int]
 ) -> None:
-    assert fleet_reserve(reserve, slots=slots, running=running) == granted
+    free = slots - sum(running.values())
+    assert fleet_reserve(reserve, slots=slots, free=free, running=running) == granted
 
 
 @settings(max_examples=50)
@@ -219,8 +220,8 @@ def test_reserves_are_cut_to_what_the_fleet_can_give(
 def test_the_fleet_never_stands_still_and_never_stops_a_lane_wholly(
     reserve: dict[str, int], slots: int, running: dict[str, int]
 ) -> None:
-    granted = fleet_reserve(reserve, slots=slots, running=running)
     free = slots - sum(running.values())
+    granted = fleet_reserve(reserve, slots=slots, free=free, running=running)
     assert all(0 <= granted[lane] <= reserve[lane] for lane in reserve)
     assert sum(granted.values()) <= max(0, slots - 1)
     lacking = shortfall(running, granted)
@@ -236,7 +237,7 @@ def test_the_fleet_never_stands_still_and_never_stops_a_lane_wholly(
 
 def test_the_fleets_reserve_survives_the_loss_of_any_host() -> None:
     # Two hosts of five slots, urgent=4: one is lost with what it ran.
-    granted = fleet_reserve({"urgent": 4}, slots=5, running={"batch": 3})
+    granted = fleet_reserve({"urgent": 4}, slots=5, free=2, running={"batch": 3})
     assert granted == {"urgent": 2}
     assert not may_start("batch", free=2, running={"batch": 3}, reserve=granted)
     assert may_start("urgent", free=2, running={"batch": 3}, reserve=granted)
@@ -250,5 +251,5 @@ def test_small_fleets_are_checked_exhaustively() -> None:
         free = slots - ra - rb - rc
         if free <= 0:
             continue
-        granted = fleet_reserve({"a": a, "b": b}, slots=slots, running=running)
+        granted = fleet_reserve({"a": a, "b": b}, slots=slots, free=free, running=running)
         assert usable_lanes("abc", free=free, running=running, reserve=granted)

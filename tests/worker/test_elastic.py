@@ -100,6 +100,31 @@ async def count_looks(worker: Worker, n: int) -> int:
     return looks
 
 
+async def test_jobs_that_their_lanes_own_limit_holds_back_make_nobody_grow(crew: Crew) -> None:
+    app = crew.app(lanes=[Lane("urgent", priority=1000, slo=0.2, max_running=1, lease=2)])
+    gate = Gate()
+
+    @app.task(name="t", lane="urgent")
+    async def t() -> None:
+        await gate.hold()
+
+    worker = await crew.start(app, slots=2, max_slots=8)
+    for _ in range(5):
+        await t.aenqueue()
+    await gate.begun.wait()
+    await count_looks(worker, 3)
+    assert worker.slots.total == 2
+    await app.async_driver().call(set_lane(app.keys, "urgent", {"max_running": None}))
+    await soon(lambda: worker.slots.total > 2)
+    gate.let_go.set()
+
+
+async def test_a_worker_grows_to_what_the_fleets_reserves_need(crew: Crew) -> None:
+    lanes = [Lane("urgent", priority=1000, reserve=3), Lane("batch", priority=10, slo=60)]
+    worker = await crew.start(crew.app(lanes=lanes), slots=1, max_slots=8)
+    await soon(lambda: worker.slots.total == 4)
+
+
 async def test_slots_that_are_given_up_end_with_their_jobs(crew: Crew, app: LaneQ) -> None:
     gates = [Gate() for _ in range(5)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from laneq import JobFailed, LaneQ, Middleware, Retry
+from laneq import JobCancelled, JobFailed, Lane, LaneQ, Middleware, Retry
 from laneq.errors import JobTimeout
 from laneq.worker import outcomes
 from laneq.worker.interrupt import Interrupter
@@ -61,6 +61,34 @@ async def test_a_job_that_blocks_without_a_time_out_is_left_alone(crew: Crew, ap
     assert await (await blocks.aenqueue()).aresult(20) == "done"
 
 
+@pytest.mark.slow
+async def test_a_cancel_reaches_a_coroutine_that_blocks_the_loop(
+    crew: Crew, url: str, namespace: str
+) -> None:
+    app = crew.app(lanes=[Lane("normal", lease=1)])
+    begun = threading.Event()
+
+    @app.task(name="blocks")
+    async def blocks() -> None:
+        begun.set()
+        time.sleep(60)  # noqa: ASYNC251  what this test is about
+
+    await crew.start(app)
+    job = await blocks.aenqueue()
+
+    def cancel() -> None:
+        # In a thread: the loop of this test is the one that is blocked.
+        begun.wait(20)
+        with LaneQ(url, namespace=namespace, lanes=[Lane("normal", lease=1)]) as other:
+            other.job(job.id).cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    with pytest.raises(JobCancelled):
+        await job.aresult(20)
+    canceller.join()
+
+
 async def test_the_time_out_is_not_raised_in_the_workers_own_code(
     crew: Crew, app: LaneQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +104,7 @@ async def test_the_time_out_is_not_raised_in_the_workers_own_code(
         # The job has returned, and its task is still the current one.
         (run,) = worker.runner.running.values()
         assert run.handle is asyncio.current_task()
-        worker._interrupter.interrupt(run)
+        worker._interrupter.interrupt(run, "timeout")
         deadline = time.monotonic() + 0.05
         while time.monotonic() < deadline:
             pass
@@ -98,7 +126,7 @@ async def test_a_job_that_gives_way_is_not_interrupted(crew: Crew, app: LaneQ, g
     job = await t.aenqueue()
     await gate.begun.wait()
     (run,) = worker.runner.running.values()
-    worker._interrupter.interrupt(run)
+    worker._interrupter.interrupt(run, "timeout")
     await asyncio.sleep(0)
     gate.let_go.set()
     assert await job.aresult(10) == "done"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -38,6 +39,28 @@ async def test_two_workers_of_one_name_are_two(crew: Crew, app: LaneQ) -> None:
     await crew.start(app, name="w1")
     await crew.start(app, name="w1")
     assert [view.name for view in await alive(app)] == ["w1", "w1"]
+
+
+async def test_a_start_that_is_called_off_leaves_no_thread_and_no_place_on_the_list(
+    crew: Crew,
+) -> None:
+    reached = asyncio.Event()
+
+    class Slow(Middleware):
+        async def worker_started(self, worker_id: str) -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+    app = crew.app(middleware=[Slow()])
+    worker = Worker(app, WorkerOptions(concurrency=1))
+    starting = asyncio.ensure_future(worker.start())
+    await reached.wait()
+    assert [view.id for view in await alive(app)] == [worker.id]
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert await alive(app) == []
+    assert "laneq-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_an_idle_worker_stops_at_once(crew: Crew, app: LaneQ) -> None:

@@ -152,6 +152,26 @@ async def test_fault_J1_a_thread_that_is_stuck_is_replaced_and_its_return_discar
     assert await (await quick.aenqueue()).aresult(10) == "quick"
 
 
+@pytest.mark.slow
+async def test_a_worker_with_too_many_stuck_jobs_stops(
+    crew: Crew, app: LaneQ, thread_gate: ThreadGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laneq.worker.worker.MOST_STUCK", 2)
+
+    @app.task(name="stuck", timeout=0.1, retry=ONCE)
+    def stuck() -> None:
+        thread_gate.hold()
+
+    worker = await crew.start(app, slots=1)
+    jobs = [await stuck.aenqueue() for _ in range(2)]
+    for job in jobs:
+        with pytest.raises(JobFailed, match="timed out"):
+            await job.aresult(10)
+    async with asyncio.timeout(10):
+        await worker.until_asked_to_stop()
+    assert worker.has_failed
+
+
 async def test_fault_H3_a_cancel_reaches_a_running_coroutine(
     crew: Crew, app: LaneQ, gate: Gate
 ) -> None:

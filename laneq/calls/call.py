@@ -62,12 +62,14 @@ class Until(Generic[T]):
             message that does not end the wait; a value that is not None ends it.
         read: reads a message; a value that is not None ends the wait.
         timeout_s: seconds until the wait ends with `TimeoutError`; None waits on.
+        renew_s: seconds of silence after which `call` is asked again; None for never.
     """
 
     channel: bytes
     call: Call[T | None]
     read: Callable[[bytes], T | None]
     timeout_s: float | None
+    renew_s: float | None = None
 
 
 #: Several steps: each yield is answered with the value of the call or wait.

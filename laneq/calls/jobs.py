@@ -215,7 +215,8 @@ def until_ended(keys: Keys, job_id: str, *, timeout_s: float | None) -> Until[Ou
         script.bind_args({"id": job_id, "ttl": WATCH_US}),
         read,
     )
-    return Until(keys.ended_channel(job_id), call, _read_end, timeout_s)
+    # Who waits for longer than an end is announced says in time that he is still there.
+    return Until(keys.ended_channel(job_id), call, _read_end, timeout_s, WATCH_US / 2e6)
 
 
 def _read_end(message: bytes) -> Outcome | None:

@@ -28,6 +28,7 @@ from laneq.drive.persist import (
     Arg,
     Asked,
     Attempt,
+    Outage,
     Pause,
     Send,
     ServerState,
@@ -493,37 +494,50 @@ class AsyncDriver:
         inbox: asyncio.Queue[bytes | Lost] = asyncio.Queue()
         wait_s = until.timeout_s
         began = _get_loop().time()
+        outage = Outage(None if wait_s is None else time.monotonic() + wait_s)
         limit = asyncio.timeout(None if wait_s is None else max(wait_s, _FIRST_ASK_S))
         try:
             async with limit:
                 await self._listen(until.channel, inbox.put_nowait)
                 try:
                     value = await self._ask_for_wait(until.call)
+                    outage.over()
                     if wait_s is not None:
                         limit.reschedule(began + wait_s)
                     while value is None:
-                        news = await self._next_news(inbox)
+                        news = await self._next_news(inbox, outage.pause_s or until.renew_s)
                         if isinstance(news, bytes):
                             value = until.read(news)
                         elif news is not None and news.is_closing:
                             raise unavailable(self.address, news.reason)
                         if value is None:
-                            value = await self._ask_for_wait(until.call)
+                            value = await self._ask_in_wait(until.call, outage)
                     return value
                 finally:
                     self._unlisten(until.channel, inbox.put_nowait)
         except TimeoutError:
             if limit.expired():
-                raise timed_out(until) from None
+                raise outage.error or timed_out(until) from None
             raise
 
-    async def _next_news(self, inbox: asyncio.Queue[bytes | Lost]) -> bytes | Lost | None:
+    async def _next_news(
+        self, inbox: asyncio.Queue[bytes | Lost], wait_s: float | None
+    ) -> bytes | Lost | None:
         """Return what was announced; None when it is time to ask instead."""
-        if not self._state.is_plain:
-            return await inbox.get()
+        limit_s = POLL_S if self._state.is_plain else wait_s
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(inbox.get(), POLL_S)
+            return await asyncio.wait_for(inbox.get(), limit_s)
         return None
+
+    async def _ask_in_wait(self, call: Call[T | None], outage: Outage) -> T | None:
+        """Ask as `_ask_for_wait`; None, to try again, while the wait rides out an outage."""
+        try:
+            value = await self._ask_for_wait(call)
+        except StoreError as error:
+            outage.bear(error)
+            return None
+        outage.over()
+        return value
 
     async def _ask_for_wait(self, call: Call[T]) -> T:
         """Ask, on one connection after another: a wait may see more than two of them break."""

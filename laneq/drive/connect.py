@@ -199,17 +199,19 @@ def _routed(address: Address, settings: dict[str, Any], route: Route, deadline: 
         connection: Any = None
         try:
             connection = _connected(address, settings, place, _share(deadline, left))
-            slots = None
+            told = None
             if _told(connection, b"mode") == b"cluster":
+                connection.send_command("CLUSTER", "MYID")
+                id = connection.read_response()
                 connection.send_command("CLUSTER", "SLOTS")
-                slots = connection.read_response()
+                told = id, connection.read_response()
         except CONNECT_ERRORS as error:
             if connection is not None:
                 connection.disconnect()
             place, left = steps.throw(error)
             continue
         try:
-            place, left = steps.send(slots)
+            place, left = steps.send(told)
         except StopIteration:
             return connection
         except BaseException:
@@ -388,10 +390,12 @@ async def _routed_async(
         try:
             async with asyncio.timeout(_share(deadline, left) - time.monotonic()):
                 await connection.connect()
-                slots = None
+                told = None
                 if _told(connection, b"mode") == b"cluster":
+                    await connection.send_command("CLUSTER", "MYID")
+                    id = await connection.read_response()
                     await connection.send_command("CLUSTER", "SLOTS")
-                    slots = await connection.read_response()
+                    told = id, await connection.read_response()
         except CONNECT_ERRORS as error:
             await _drop(connection)
             place, left = steps.throw(error)
@@ -400,7 +404,7 @@ async def _routed_async(
             await _drop(connection)
             raise
         try:
-            place, left = steps.send(slots)
+            place, left = steps.send(told)
         except StopIteration:
             return connection
         except BaseException:

@@ -57,6 +57,9 @@ TROUBLE: Final = frozenset({hiredis.ReplyError, Lost})
 #: Connections that one wait may lose before it gives up.
 MOST_BREAKS: Final = 100
 
+#: Seconds of an outage that a wait without a limit of its own rides out, once it has begun.
+LONGEST_OUTAGE_S: Final = 30.0
+
 #: Seconds between looks of a wait, where the server has no pushes.
 POLL_S: Final = 0.05
 
@@ -199,6 +202,52 @@ class ServerState:
         if left <= 0:
             return connect_timeout_s
         return min(connect_timeout_s, max(left, _LEAST_ATTEMPT_S))
+
+
+class Outage:
+    """What a wait does when Redis goes away under it: it goes on to the end of its own time.
+
+    A wait that Redis has never answered fails like any call (fault I4).
+
+    Args:
+        give_up_at: when the wait ends, by the monotonic clock; None for never.
+
+    Attributes:
+        error: why there is no answer; None while there are answers.
+        pause_s: seconds until the next try; None while there are answers.
+    """
+
+    __slots__ = ("_is_begun", "_limit", "_own_limit", "_tries", "error", "pause_s")
+
+    def __init__(self, give_up_at: float | None) -> None:
+        self._own_limit = self._limit = give_up_at
+        self._is_begun = False
+        self._tries = 0
+        self.error: StoreError | None = None
+        self.pause_s: float | None = None
+
+    def over(self) -> None:
+        """Note that Redis has answered."""
+        self._is_begun = True
+        self._tries = 0
+        self.error = self.pause_s = None
+
+    def bear(self, error: StoreError) -> float:
+        """Return the seconds until the next try.
+
+        Raises:
+            StoreError: this one, where no try is left.
+        """
+        now = time.monotonic()
+        if self.error is None and self._own_limit is None:
+            self._limit = now + LONGEST_OUTAGE_S
+        self.error = error
+        pause_s = backoff_s(self._tries)
+        if not self._is_begun or not error.is_retryable or now + pause_s >= (self._limit or now):
+            raise error
+        self._tries += 1
+        self.pause_s = pause_s
+        return pause_s
 
 
 class Wire(Protocol):

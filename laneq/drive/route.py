@@ -3,6 +3,8 @@
 No I/O here. All keys of a namespace share one hash tag, so one node of a cluster has them
 all, and a driver needs a connection to that node only. Any node tells which one it is
 (CLUSTER SLOTS); the others are remembered, so that one of them can be asked when it is gone.
+A node that has been reached is called by the name that it was reached by (it tells its id,
+CLUSTER MYID): the one that it has in the cluster may lead nowhere from here.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ class Route:
     def seek(self, seed: Place) -> Generator[tuple[Place, int], Any, None]:
         """Say where to connect, one place after the other, until one has the namespace.
 
-        Yields a place, and how many are left after it; is sent its answer to CLUSTER SLOTS,
-        None where it is no cluster's, or thrown why there is no connection. Ends when the
-        place is the right one.
+        Yields a place, and how many are left after it; is sent its id and its answer to
+        CLUSTER SLOTS, None where it is no cluster's, or thrown why there is no connection.
+        Ends when the place is the right one.
 
         Args:
             seed: the place in the address.
@@ -55,11 +57,12 @@ class Route:
             place = left.pop(0)
             tried.add(place)
             try:
-                slots = yield place, len(left)
-                if slots is None and place == seed:
+                told = yield place, len(left)
+                if told is None and place == seed:
                     self.nodes = ()
                     return
-                nodes = self._read(slots or (), place)
+                id, slots = told or (b"", ())
+                nodes = self._read(id, slots, place)
             except CONNECT_ERRORS:
                 if not left:
                     raise
@@ -74,12 +77,12 @@ class Route:
                     f"{host}:{port}, the node that has hash slot {self._slot}, gives no answer"
                 )
 
-    def _read(self, slots: Sequence[Any], place: Place) -> tuple[Place, ...]:
+    def _read(self, id: bytes, slots: Sequence[Any], place: Place) -> tuple[Place, ...]:
         """Return the nodes in an answer to CLUSTER SLOTS, the one with the namespace first."""
         owner: Place | None = None
         others: list[Place] = []
         for first, last, *nodes in slots:
-            places = [_place_of(node, place) for node in nodes]
+            places = [place if node[2] == id else _place_of(node, place) for node in nodes]
             if first <= self._slot <= last:
                 owner = places[0]
             others += places

@@ -25,6 +25,7 @@ from laneq.drive.persist import (
     Arg,
     Asked,
     Attempt,
+    Outage,
     Pause,
     Send,
     ServerState,
@@ -328,18 +329,28 @@ class SyncDriver:
         if self._state.is_plain:
             return self._poll(until, give_up_at)
         breaks = 0
-        wire = self._take()
+        outage = Outage(give_up_at)
+        wire: SyncWire | None = self._take()
         while True:
-            answer = self._watch(wire, until, give_up_at)
+            try:
+                answer = self._watch(wire or self._fresh(), until, give_up_at, outage)
+            except StoreError as error:
+                wire = None
+                time.sleep(outage.bear(error))
+                continue
             if answer.__class__ is not Lost:
                 value: T = answer
                 return value
+            wire = None
             breaks += 1
-            if answer.is_closing or breaks > MOST_BREAKS:
+            if answer.is_closing:
                 raise trouble(self.address, answer)
-            wire = self._fresh()
+            if breaks > MOST_BREAKS:
+                time.sleep(outage.bear(trouble(self.address, answer)))
 
-    def _watch(self, wire: SyncWire, until: Until[Any], give_up_at: float | None) -> Any:
+    def _watch(
+        self, wire: SyncWire, until: Until[Any], give_up_at: float | None, outage: Outage
+    ) -> Any:
         """Wait on one connection; return the value, or `Lost` when it broke."""
         answer = wire.listen(until.channel)
         if answer.__class__ is Lost:
@@ -352,7 +363,7 @@ class SyncDriver:
             self._stop_listening(wire, until.channel)
             return self._poll(until, give_up_at)
         try:
-            value = self._listen(wire, until, give_up_at)
+            value = self._listen(wire, until, give_up_at, outage)
         except Exception:
             self._stop_listening(wire, until.channel)
             raise
@@ -362,16 +373,21 @@ class SyncDriver:
         self._stop_listening(wire, until.channel)
         return value
 
-    def _listen(self, wire: SyncWire, until: Until[Any], give_up_at: float | None) -> Any:
+    def _listen(
+        self, wire: SyncWire, until: Until[Any], give_up_at: float | None, outage: Outage
+    ) -> Any:
         value = self._ask_on(wire, until.call)
+        if value.__class__ is not Lost:
+            outage.over()
+        renew_s = _FOREVER_S if until.renew_s is None else until.renew_s
         while value is None:
             left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
-            message = self._next_news(wire, max(0.0, left_s))
-            if message is None:
+            message = self._next_news(wire, max(0.0, min(left_s, renew_s)))
+            if message is None and left_s <= renew_s:
                 raise timed_out(until)
             if message.__class__ is Lost:
                 return message
-            value = until.read(message)
+            value = None if message is None else until.read(message)
             if value is None:
                 value = self._ask_on(wire, until.call)
         return value

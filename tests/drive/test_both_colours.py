@@ -411,9 +411,14 @@ def test_an_error_that_the_plan_leaves_reaches_the_caller(proxied: Driven, proxy
 
 
 def wait_for(
-    counter: Counter, timeout_s: float | None = 10, read: Callable[[bytes], Any] | None = None
+    counter: Counter,
+    timeout_s: float | None = 10,
+    read: Callable[[bytes], Any] | None = None,
+    *,
+    renew_s: float | None = None,
 ) -> Plan[Any]:
-    answer = yield Until(counter.channel, counter.get(), read or (lambda _: None), timeout_s)
+    reads = read or (lambda _: None)
+    answer = yield Until(counter.channel, counter.get(), reads, timeout_s, renew_s)
     return answer
 
 
@@ -499,9 +504,59 @@ def test_a_wait_goes_on_after_its_connection_broke(
     assert waiting.result(10) == b"done"
 
 
-def test_a_wait_on_a_dead_connection_notices(
+def test_a_wait_asks_again_after_a_long_silence(driven: Driven, counter: Counter) -> None:
+    waiting = driven.begin("run", wait_for(counter, renew_s=0.05))
+    soon(lambda: is_listening(counter))
+    counter.raw.set(counter.key, "7")  # which nobody announces
+    assert waiting.result(10) == b"7"
+
+
+def test_a_wait_that_has_begun_rides_out_an_outage_of_its_own_time(
     colour: Colour, proxy: Proxy, counter: Counter, namespace: str
 ) -> None:
+    driven = colour.open(proxy.url, namespace, connect_timeout_s=0.2, patience_s=0.1)
+    waiting = driven.begin("run", wait_for(counter, timeout_s=30))
+    soon(lambda: is_listening(counter))
+    proxy.refuse()
+    proxy.cut()
+    until = time.monotonic() + 1.0
+    soon(lambda: waiting.done() or time.monotonic() > until)
+    counter.raw.set(counter.key, "7")
+    proxy.restore()
+    assert waiting.result(10) == b"7"
+
+
+def test_a_wait_says_that_redis_is_away_when_its_time_is_over(
+    colour: Colour, proxy: Proxy, counter: Counter, namespace: str
+) -> None:
+    driven = colour.open(proxy.url, namespace, connect_timeout_s=0.2, patience_s=0.1)
+    waiting = driven.begin("run", wait_for(counter, timeout_s=1.5))
+    soon(lambda: is_listening(counter))
+    proxy.refuse()
+    proxy.cut()
+    with pytest.raises(RedisUnavailable):
+        waiting.result(10)
+
+
+def test_a_wait_that_redis_never_answered_fails_like_any_call(
+    colour: Colour, proxy: Proxy, counter: Counter, namespace: str
+) -> None:
+    driven = colour.open(proxy.url, namespace, connect_timeout_s=0.2, patience_s=0.1)
+    proxy.refuse()
+    began = time.monotonic()
+    with pytest.raises(RedisUnavailable):
+        driven.run(wait_for(counter, timeout_s=60))
+    assert time.monotonic() - began < 10
+
+
+def test_a_wait_on_a_dead_connection_notices(
+    colour: Colour,
+    proxy: Proxy,
+    counter: Counter,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("laneq.drive.persist.LONGEST_OUTAGE_S", 0.5)
     driven = colour.open(
         proxy.url, namespace, read_timeout_s=0.2, connect_timeout_s=0.2, patience_s=0.2
     )

@@ -16,9 +16,10 @@ SEED: Place = ("seed", 1)
 A: Place = ("a", 1)
 B: Place = ("b", 2)
 
-#: The slot of the namespace shop is 8935.
-A_HAS_IT = [[0, 8000, [b"b", 2, b"id"]], [8001, 16383, [b"a", 1, b"id"]]]
-B_HAS_IT = [[0, 16383, [b"b", 2, b"id"], [b"a", 1, b"id"]]]
+#: Ids, and answers to CLUSTER SLOTS. The slot of the namespace shop is 8935.
+IDS = {A: b"id of a", B: b"id of b"}
+A_HAS_IT = [[0, 8000, [b"b", 2, IDS[B]]], [8001, 16383, [b"a", 1, IDS[A]]]]
+B_HAS_IT = [[0, 16383, [b"b", 2, IDS[B]], [b"a", 1, IDS[A]]]]
 
 
 def sought(route: Route, answers: dict[Place, Any], seed: Place = SEED) -> list[Place]:
@@ -33,7 +34,8 @@ def sought(route: Route, answers: dict[Place, Any], seed: Place = SEED) -> list[
             if isinstance(answer, Exception):
                 place, _ = steps.throw(answer)
             else:
-                place, _ = steps.send(answer)
+                told = None if answer is None else (IDS.get(place, b"id of the seed"), answer)
+                place, _ = steps.send(told)
         except StopIteration:
             return asked
 
@@ -65,12 +67,20 @@ def test_a_node_that_is_said_to_have_it_and_is_dead_is_told_by_name() -> None:
 
 def test_a_slot_that_no_node_has_is_a_refusal() -> None:
     with pytest.raises(ClusterDownError, match="no node has hash slot 8935"):
-        sought(Route(PREFIX), {SEED: [[0, 1, [b"seed", 1, b"id"]]]})
+        sought(Route(PREFIX), {SEED: [[0, 1, [b"seed", 1, b"id of the seed"]]]})
 
 
 def test_a_node_without_a_name_is_the_one_that_was_asked() -> None:
     for nameless in (b"", None, b"?"):
-        assert sought(Route(PREFIX), {SEED: [[0, 16383, [nameless, 1, b"id"]]]}) == [SEED]
+        assert sought(Route(PREFIX), {SEED: [[0, 16383, [nameless, 1, b"an id"]]]}) == [SEED]
+
+
+def test_a_node_keeps_the_name_that_it_was_reached_by() -> None:
+    """As through a tunnel, or a container's port: its own name leads nowhere from here."""
+    route = Route(PREFIX)
+    unreachable = [[0, 16383, [b"172.17.0.2", 6379, b"id of the seed"], [b"b", 2, IDS[B]]]]
+    assert sought(route, {SEED: unreachable}) == [SEED]
+    assert route.nodes == (SEED, B)
 
 
 def test_a_remembered_node_that_is_in_no_cluster_any_more_is_passed_over() -> None:

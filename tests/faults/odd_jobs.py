@@ -7,10 +7,12 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
-from laneq import LaneQ, Retry, current_job
+from laneq import LaneQ, Retry, WaitRefused, current_job
 from tests.faults.body import lanes, noted
 from tests.faults.odd_ends import DOES
 
@@ -309,3 +311,70 @@ async def dies_of(text: str) -> None:
 async def returns_text(text: str) -> str:
     """Return its argument."""
     return text
+
+
+# --- waiting --------------------------------------------------------------------------
+
+
+@app.task(name="parent_waits", lane=LANE, retry=ONCE)
+async def parent_waits() -> str:
+    """Wait for a child, in the loop; return its id when that is refused."""
+    with noted():
+        child = await fine.using(delay=0.5).aenqueue()
+        try:
+            await child.aresult()
+        except WaitRefused as refused:
+            error = refused
+        return _named(error, child.id)
+
+
+def _waits() -> str:
+    with noted():
+        child = fine.using(delay=0.5).enqueue()
+        try:
+            child.result()
+        except WaitRefused as refused:
+            error = refused
+        return _named(error, child.id)
+
+
+def _named(error: WaitRefused, child_id: str) -> str:
+    assert (error.job_id, error.waiting_id) == (child_id, current_job().id)
+    return child_id
+
+
+thread_parent_waits = app.task(name="thread_parent_waits", lane=LANE, retry=ONCE)(_waits)
+process_parent_waits = app.task(
+    name="process_parent_waits", lane=LANE, retry=ONCE, executor="process"
+)(_waits)
+
+
+@app.task(name="parent_comes_back", lane=LANE, retry=ONCE)
+async def parent_comes_back(path: str) -> str:
+    """Enqueue a child and come back for its result, as the documents say."""
+    job = current_job()
+    note = Path(path) / job.id
+    if not note.exists():
+        child = await fine.aenqueue()
+        note.write_text(child.id)
+    child = app.job(note.read_text())
+    if await child.astate() != "succeeded":
+        job.snooze(0.1)
+    return await child.aresult(0)
+
+
+@app.task(name="waits_in_own_thread", lane=LANE, retry=ONCE)
+def waits_in_own_thread(seconds: float) -> str:
+    """Wait for a job that nobody runs, in a thread that is not the job's."""
+    told: list[str] = []
+
+    def wait() -> None:
+        try:
+            fine.using(delay=3600).enqueue().result(seconds)
+        except TimeoutError:
+            told.append("timeout")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    return told[0]

@@ -90,9 +90,9 @@ def test_fault_B3_a_worker_that_lost_its_claim_changes_nothing_and_says_so(
     first = field.worker(slots=1, environment={"LANEQ_FAULT_WHO": "A"})
     job = getattr(field.tasks, f"who_{kind}").enqueue(run_s, fails)
     field.until_started(1)
-    second = field.worker(slots=1, environment={"LANEQ_FAULT_WHO": "B"})
     first.stop()
     stopped_at = time.monotonic()
+    second = field.worker(slots=1, environment={"LANEQ_FAULT_WHO": "B"})
     assert job.result(FACTOR * (lease + 2)) == "B"
     time.sleep(max(0.0, stopped_at + 3 * lease - time.monotonic()))
     first.cont()

@@ -313,7 +313,7 @@ end
 
 -- passed[i]: a job of lane i was overtaken in this call; overtaken_until[i]: instant up to
 -- which those were that became ready, by calls before this one.
-local passed, has_passed, overtaken_until = {}, false, nil
+local passed, overtaken_until
 if hints[8] then
   local of_version, rest = string.match(hints[8], "^(%d+)(.*)$")
   if tonumber(of_version) == version then
@@ -322,16 +322,6 @@ if hints[8] then
       overtaken_until[tonumber(i)] = tonumber(until_us)
     end
   end
-end
-local function count_over(i, over)
-  bump(i, nil, "inverted", 1)
-  for _, higher in ipairs(over) do
-    passed[higher], has_passed = true, true
-  end
-end
-local function count_overtaken(i, ready)
-  local until_us = overtaken_until[i]
-  if until_us and ready <= until_us then bump(i, nil, "overtaken", 1) end
 end
 local rules
 local run_args, call_line = {}, {}
@@ -473,9 +463,17 @@ if wanted > 0 then
             lease_ids[#lease_ids + 1] = id
             call_line[#call_line + 1] = id .. ":" .. run.fence
             bump(i, run.task, "started", 1)
-            if of_lane[3 * j] ~= true then count_over(i, of_lane[3 * j]) end
-            if overtaken_until then
-              count_overtaken(i, tonumber(run.ready or run.score) + (slow().option_of(head, "b") or 0))
+            if of_lane[3 * j] ~= true then
+              bump(i, nil, "inverted", 1)
+              for _, higher in ipairs(of_lane[3 * j]) do
+                passed = passed or {}
+                passed[higher] = true
+              end
+            end
+            local until_us = overtaken_until and overtaken_until[i]
+            if until_us then
+              local ready = tonumber(run.ready) + (slow().option_of(head, "b") or 0)
+              if ready <= until_us then bump(i, nil, "overtaken", 1) end
             end
           end
         else
@@ -491,8 +489,15 @@ if wanted > 0 then
           lease_ids[#lease_ids + 1] = id
           call_line[#call_line + 1] = id .. ":" .. fence
           bump(i, task, "started", 1)
-          if of_lane[3 * j] ~= true then count_over(i, of_lane[3 * j]) end
-          if overtaken_until then count_overtaken(i, tonumber(score)) end
+          if of_lane[3 * j] ~= true then
+            bump(i, nil, "inverted", 1)
+            for _, higher in ipairs(of_lane[3 * j]) do
+              passed = passed or {}
+              passed[higher] = true
+            end
+          end
+          local until_us = overtaken_until and overtaken_until[i]
+          if until_us and tonumber(score) <= until_us then bump(i, nil, "overtaken", 1) end
         end
       end
       if #lease_ids > 0 then
@@ -522,7 +527,7 @@ if wanted > 0 then
     end
   end
   if #run_args > 0 then redis.call("HSET", runs_key, unpack(run_args)) end
-  if has_passed then
+  if passed then
     local line = { int(version) }
     for i = 1, lanes_n do
       -- What was started in this very call lost nothing.

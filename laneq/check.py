@@ -46,7 +46,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Kind of problem → what must hold. docs/operations.md has the same list.
+#: Kind of problem → what must hold.
 KINDS: Final = {
     "orphan": "whatever is kept of a job belongs to one that is in some place",
     "two places": "a job is in exactly one place",
@@ -59,6 +59,7 @@ KINDS: Final = {
     "wake": "a lane has at most one wake-up token",
     "bound": "what is to be trimmed is trimmed",
     "worker": "each worker that is listed has a heartbeat",
+    "fleet": "what the fleet has free for a reserve is the sum of what its workers have",
     "watcher": "nobody waits for the end of a job that has ended or is gone",
     "config": "the lanes in force are those that were declared",
     "key": "each key has an owner, or a time to live, and the type that laneq gives it",
@@ -73,10 +74,10 @@ KINDS: Final = {
 TYPES: Final = {
     **dict.fromkeys(
         ("state", "lanes", "overrides", "tasks", "jobs", "runs", "history", "progress",
-         "outcomes", "workers", "task_counts", "counts"), "hash",
+         "outcomes", "workers", "task_counts", "counts", "fleet", "sizing"), "hash",
     ),
     **dict.fromkeys(
-        ("ended", "watchers", "beats", "waiting", "scheduled", "leases", "dead"), "zset"
+        ("ended", "watchers", "beats", "waiting", "scheduled", "leases", "dead", "shares"), "zset"
     ),
     **dict.fromkeys(("wake", "rates"), "list"),
 }  # fmt: skip
@@ -511,6 +512,13 @@ def _hint_problems(books: Books) -> Iterator[Problem]:
         due = lane.first_due_us
         if due is not None and (hint is None or hint > max(due, books.now_us)):
             yield Problem("hint", "", name, f"a job is due at {due}, and next_due is {hint}")
+    for name, sums in books.fleet.items():
+        if sums[:2] != sums[2:]:
+            detail = (
+                f"{sums.slots} slots and {sums.free} free, but its workers have "
+                f"{sums.slots_of_lines} and {sums.free_of_lines}"
+            )
+            yield Problem("fleet", "", name, detail)
     if books.watched_until_us > max(books.now_us, books.watched_us or 0):
         detail = f"a watcher is there until {books.watched_until_us}, watched is {books.watched_us}"
         yield Problem("hint", "", "", detail)

@@ -315,8 +315,8 @@ def need_of(lane: LaneLoad, others: Iterable[LaneLoad], *, heeds_age: bool = Tru
         if drain > wanted:
             wanted = drain
             reason = (
-                f"lane {lane.name}: {waiting} waiting × {lane.run_s or 0.0:.3g} s / {slots} slots "
-                f"is a wait of {predicted_s:.3g} s, its objective {slo_s:g} s"
+                f"lane {lane.name}: {waiting} waiting × {work_s / waiting:.3g} s / "
+                f"{usable:.3g} slots is a wait of {predicted_s:.3g} s, its objective {slo_s:g} s"
             )
             inputs["drain"] = drain
     # Lanes with a long objective are looked at often enough to be seen in time.

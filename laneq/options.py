@@ -232,7 +232,7 @@ class Lane:
     800 points more once its target has passed. Among lanes with targets the job whose
     target passes first goes first.
 
-    `slo`, `max_depth`, `max_running`, `rate`, `fair_by` and
+    `max_depth`, `max_running`, `rate`, `fair_by` and
     ``reserve="auto"`` are checked, stored and shown; they are enforced from a
     later version.
 
@@ -243,7 +243,7 @@ class Lane:
         aging_cap: most points that aging adds; with a `target` at least `aging` times it.
         reserve: slots of the fleet that this lane is sure of; ``"auto"`` to size
             them from what is measured.
-        slo: wait objective, in seconds; None for none.
+        slo: wait objective, in seconds: workers that size themselves follow it; None for none.
         target: wait that the lane's order aims at, in seconds or as ``"30s"``; None for none.
         max_depth: jobs that may wait; None for no limit.
         max_running: jobs that may run at a time in the fleet; None for no limit.

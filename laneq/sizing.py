@@ -157,6 +157,15 @@ def _servers(load: float, chance: float) -> int:
 
 # --- square-root staffing ---------------------------------------------------
 
+#: Largest index of dispersion that is worked with.
+_MAX_DISPERSION: Final = 1e6
+
+#: Standard deviations that a dispersion is off before it is one, not chance.
+_SURE_Z: Final = 4.0
+
+#: Median of a squared standard normal: what the median of squared differences is divided by.
+_MEDIAN_SQUARE: Final = 0.4549
+
 #: Above this load the square root is near enough, and Erlang's sums would take long.
 _LARGE_LOAD: Final = 2_000.0
 
@@ -219,7 +228,7 @@ def square_root_staffing(load: float, *, chance: float = 0.01, dispersion: float
         OptionError: a number is out of its range.
     """
     _checked("load", load, 0, MAX_LOAD)
-    _checked("dispersion", dispersion, 0, 1e6)
+    _checked("dispersion", dispersion, 0, _MAX_DISPERSION)
     z = safety_factor(chance)
     refinement = 0.0
     if load <= _LARGE_LOAD:
@@ -231,7 +240,7 @@ def dispersion_of(counts: Sequence[tuple[float, float]]) -> float:
     """Estimate V, the index of dispersion: variance over mean of the arrivals in a time.
 
     It is Pearson's statistic over its degrees of freedom, or 1, random arrivals, where that is
-    within what chance does to random arrivals (three standard deviations).
+    within what chance does to random arrivals (four standard deviations).
 
     Args:
         counts: seconds of an interval and jobs that arrived in it.
@@ -244,7 +253,24 @@ def dispersion_of(counts: Sequence[tuple[float, float]]) -> float:
     found = sum((n - rate * s) ** 2 / (rate * s) for s, n in counts if s > 0) / freedom
     # The variance of Pearson's statistic, for counts as small as they are.
     chance = math.sqrt((2 + sum(1 / (rate * s) for s, _ in counts if s > 0) / freedom) / freedom)
-    return found if abs(found - 1) > 3 * chance else 1.0
+    return min(found, _MAX_DISPERSION) if abs(found - 1) > _SURE_Z * chance else 1.0
+
+
+def local_dispersion(counts: Sequence[tuple[float, float]]) -> float:
+    """Estimate the index of dispersion from one interval to the next.
+
+    It is the median of squared differences, so that a rate that changes now and then, which
+    `dispersion_of` takes for dispersion, does not move it.
+
+    Args:
+        counts: seconds of an interval and jobs that arrived in it, in order.
+    """
+    seconds = sum(length for length, _ in counts)
+    rate = sum(n for _, n in counts) / seconds if seconds > 0 else 0.0
+    jumps = sorted((m / b - n / a) ** 2 / (1 / a + 1 / b) for (a, n), (b, m) in pairwise(counts))
+    if rate <= 0 or not jumps:
+        return 1.0
+    return min(jumps[len(jumps) // 2] / (_MEDIAN_SQUARE * rate), _MAX_DISPERSION)
 
 
 def moments_of(buckets: Mapping[int, int]) -> tuple[float, float] | None:
@@ -360,17 +386,20 @@ def late_share(
 #: Seconds over which arrivals are averaged, and for which a reserve is not lowered.
 MINUTE_S: Final = 60.0
 
+#: Seconds less than a minute that the looks of a minute may span.
+_SLACK_S: Final = 3.0
+
 #: Longest time over which a change of the rate is looked for, in seconds.
 _RECENT_S: Final = 16.0
+
+#: Shortest interval between two looks that are kept, in seconds.
+_SHORTEST_S: Final = 0.2
 
 #: Intervals that must be known before a change of the rate can be told.
 _KNOWN: Final = 4
 
 #: Standard deviations that a count is off before it is a change of the rate, not chance.
 _CHANGE_Z: Final = 4.0
-
-#: Median of a squared standard normal: what the median of squared differences is divided by.
-_MEDIAN_SQUARE: Final = 0.4549
 
 #: Seconds after a change of the reserve in which what waited before it is still started.
 _SETTLE_S: Final = 2.0
@@ -430,7 +459,8 @@ class ReserveState:
     Attributes:
         value: the reserve in force.
         lowered_at: when it was last lowered, or began.
-        observed_from: from when on lateness is counted: since the reserve was last changed.
+        observed_from: from when on lateness is counted: a little after the last change of the
+            reserve, when what waited before it has been started; it may lie ahead.
         trim: slots added since jobs were late all the same.
         looks: (seconds, jobs arrived) of the last minute, since the rate last changed.
         wanted: (seconds, slots) of the last minute: each more than all that came after.
@@ -541,16 +571,19 @@ def decide_reserve(
     model, freed = None, 0
     if aim.within_s > 0 and staffing.load > 0 and look.run and look.others and most:
         # What was measured over twice the time is known better, and may be another number.
-        span_s = 2.0 ** math.floor(math.log2(max(seconds, 1)))
+        span_s = 2.0 ** math.floor(math.log2(max(seconds, 1)) + _FUZZ)
+        if seconds > MINUTE_S - _SLACK_S:
+            span_s = MINUTE_S
         aimed = (aim.within_s, aim.share, float(look.slots), span_s)
         figures = (sure, run_s, look.others.mean_s, dispersion, *aimed)
         model = state.model
-        if model is None or not _is_near(model[0], figures):
+        if model is None or not _is_near(model[0], figures, chance=(rate - sure) / rate):
             model = figures, _fewest(look, aim, rate=sure, dispersion=dispersion, staffing=staffing)
         freed = model[1] - staffing.slots
     bare = staffing.slots + freed if staffing.load > 0 else 1
     trim, observed_from = state.trim, state.observed_from
-    is_late = look.late > aim.share * look.starts + 3 * math.sqrt(aim.share * look.starts) + 2
+    undue = aim.share * look.starts + 3 * math.sqrt(aim.share * look.starts) + 2
+    is_late = look.at >= observed_from and look.late > undue
     if is_late and max(bare + trim, 1) <= state.value < most:
         trim, observed_from = trim + 1, look.at + _SETTLE_S
     elif trim and look.at - observed_from >= _CALM_S:
@@ -605,6 +638,8 @@ def _note_look(
         # The clock stood still, or the counts began anew: so does what is known.
         return ((look.at, look.arrived),)
     noted = [one for one in looks if one[0] >= look.at - MINUTE_S]
+    if len(noted) > 1 and noted[-1][0] - noted[-2][0] < _SHORTEST_S:
+        noted.pop()  # looks that follow one another fast are one
     noted.append((look.at, look.arrived))
     split = _change_in(noted)
     return tuple(noted[split:])
@@ -624,8 +659,7 @@ def _change_in(looks: Sequence[tuple[float, int]]) -> int:
     rate = (looks[-1][1] - looks[0][1]) / max(looks[-1][0] - looks[0][0], 1e-9)
     if len(steps) <= _KNOWN or rate <= 0:
         return 0
-    jumps = sorted((m / b - n / a) ** 2 / (1 / a + 1 / b) for (a, n), (b, m) in pairwise(steps))
-    dispersion = max(1.0, jumps[len(jumps) // 2] / (_MEDIAN_SQUARE * rate))
+    dispersion = max(1.0, local_dispersion(steps))
     found, furthest = 0, _CHANGE_Z
     width = 1
     while len(steps) - width >= _KNOWN:
@@ -643,9 +677,13 @@ def _change_in(looks: Sequence[tuple[float, int]]) -> int:
     return found
 
 
-def _is_near(known: Sequence[float], figures: Sequence[float]) -> bool:
-    return len(known) == len(figures) and all(
-        max(a, b) <= _STEP * min(a, b) for a, b in zip(known, figures, strict=True)
+def _is_near(known: Sequence[float], figures: Sequence[float], *, chance: float) -> bool:
+    """Tell whether figures are about as they were; the rate, the first, within its chance too."""
+    if len(known) != len(figures):
+        return False
+    steps = [max(_STEP, 1 + 3 * chance)] + [_STEP] * (len(figures) - 1)
+    return all(
+        max(a, b) <= step * min(a, b) for a, b, step in zip(known, figures, steps, strict=True)
     )
 
 

@@ -1,15 +1,15 @@
 -- books: read every count and every size of a namespace, at one instant.
 -- FLAGS   no-writes
 -- KEYS    state lanes overrides jobs runs outcomes history progress ended watchers workers beats
--- KEYS    task_counts | waiting* scheduled* leases* dead* counts* wake* rates*
+-- KEYS    fleet task_counts | waiting* scheduled* leases* dead* counts* wake* rates*
 -- ARGV    version:int
 -- RETURNS {"ok", now, next_due, watched, watched_until, {unknown override...}, {size...},
---         {task field n ...}, row...}
+--         {task field n ...}, {fleet field value ...}, row...}
 --         next_due, watched: the hints, "" for none; watched_until: the last watcher's end;
 --         sizes: in the order of KEYS from jobs to beats; row: waiting scheduled running
 --         dead first_due wake rates {event n ...}
 -- ERRORS  config: the lanes changed, ask for them and call again
--- COST    O(lanes × events + tasks × events)
+-- COST    O(lanes × events + tasks × events + workers)
 -- @include clock
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local hints = redis.call("HMGET", state_key, "version", "next_due", "watched")
@@ -39,6 +39,7 @@ local reply = {
     redis.call("ZCARD", beats_key),
   },
   redis.call("HGETALL", task_counts_key),
+  redis.call("HGETALL", fleet_key),
 }
 for i = 1, lanes_n do
   local first = redis.call("ZRANGE", scheduled_key(i), 0, 0, "WITHSCORES")

@@ -44,19 +44,19 @@ end
 local function task_told(f)
   return f.head and task_of(f.head) or f.run and f.run.task or "?"
 end
-local function say_of(id)
-  return function(word, i, detail)
-    local n = #problems
-    problems[n + 1], problems[n + 2] = word, id
-    problems[n + 3], problems[n + 4] = i > 0 and lane_name(i) or "", detail
-  end
+local about
+local function say(word, i, detail)
+  local n = #problems
+  problems[n + 1], problems[n + 2] = word, about
+  problems[n + 3], problems[n + 4] = i > 0 and lane_name(i) or "", detail
 end
 local function judge_all(ids, records)
   if #ids == 0 then return end
   for _, f in ipairs(gather(ids, records)) do
     -- Of a job without a record, the hashes judge it only where no place has it.
     local is_here = source == 1 or source == 7 or source > 9
-    if is_here or #f.places == 0 then judge(f, say_of(f.id)) end
+    about = f.id
+    if is_here or #f.places == 0 then judge(f, say) end
     if source == 1 then
       for _, at in ipairs(f.places) do
         if at.word ~= "dead" and at.word ~= "ended" then tally(task_told(f), at.word, f.id) end
@@ -68,17 +68,19 @@ local function judge_all(ids, records)
   end
 end
 local function judge_worker(id)
+  about = id
   local is_listed = redis.call("HEXISTS", workers_key, id) == 1
   local beats_at = redis.call("ZSCORE", beats_key, id)
-  if is_listed and not beats_at then say_of(id)("worker", 0, "listed, and without a heartbeat") end
-  if beats_at and not is_listed then say_of(id)("worker", 0, "a heartbeat of one that is not listed") end
+  if is_listed and not beats_at then say("worker", 0, "listed, and without a heartbeat") end
+  if beats_at and not is_listed then say("worker", 0, "a heartbeat of one that is not listed") end
 end
 local function judge_watcher(id, upto)
+  about = id
   if tonumber(upto) <= now then return end
   if redis.call("HEXISTS", outcomes_key, id) == 1 then
-    say_of(id)("watcher", 0, "somebody waits for its end, which has come")
+    say("watcher", 0, "somebody waits for its end, which has come")
   elseif redis.call("HEXISTS", jobs_key, id) == 0 then
-    say_of(id)("watcher", 0, "somebody waits for the end of a job that is not there")
+    say("watcher", 0, "somebody waits for the end of a job that is not there")
   end
 end
 local lane_words = 4

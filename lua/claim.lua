@@ -280,7 +280,7 @@ for j = 1, reserved_n do
   reserve[i] = tonumber(ARGV[row + RESERVED_SLOTS])
   short = short + math.max(reserve[i] - running[i], 0)
 end
-local limits = limited ~= "" and slow().limits_of(limited, slots, free, seats)
+local limits = limited ~= "" and slow().limits_of(limited, slots, free)
 -- How many more jobs of lane i there are slots for, if no others start: a start of a
 -- lane that lacks of its own reserve takes one of the slots kept for it.
 local function seats_of(i)

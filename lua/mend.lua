@@ -1,7 +1,7 @@
 -- mend: judge jobs again, and put right what is wrong with them where nothing is lost by it.
 -- FLAGS   allow-oom
 -- KEYS    state jobs runs outcomes history progress ended watchers tasks task_counts
--- KEYS    waiting* scheduled* leases* dead* counts* wake*
+-- KEYS    waiting* scheduled* leases* dead* counts* wake* shares*
 -- ARGV    version:int
 -- EACH    job id
 -- RETURNS {"ok", {kind id lane did ...}, {kind id lane detail ...}}: what was put right, and
@@ -21,6 +21,7 @@
 local next_due, watch_until
 -- @include judge
 -- @include recover
+-- @include fair
 -- @include erase
 local hints = redis.call("HMGET", state_key, "clock", "version", "next_due", "watch_until", "config")
 if tonumber(hints[2] or "0") ~= version then return { "config" } end
@@ -177,9 +178,14 @@ local function from_nowhere(f)
   if run and run.fence ~= "0" and lacking_attempts(i) > 0 then
     return bring_back(f, i) .. "; it was in no place"
   end
-  local score = next_tick() - (option_of(f.head, "b") or 0)
+  local boost = option_of(f.head, "b") or 0
+  local score, weights = next_tick() - boost, fair_rule(i)
   if run or f.is_returned then
     back_to_front(i, f.id, run_for(f, i, score))
+  elseif weights then
+    redis.call("HSET", jobs_key, f.id, with_ready(f.record, tick))
+    redis.call("ZADD", waiting_key(i), int(fair_place(i, weights, f.record, boost)), f.id)
+    arm(i)
   else
     redis.call("ZADD", waiting_key(i), int(place(i, score)), f.id)
     arm(i)
@@ -243,13 +249,13 @@ local function from_waiting(f, at, fault)
     mark_returned(f.id)
     return was_lost and "mended its run line; ended its attempt as lost" or "mended its run line"
   end
-  local score
-  if at.word == "scheduled" then
-    score = free_from(at.key, at.score)
+  local key, score = at.key, nil
+  if at.word == "scheduled" or option_of(f.head, "y") then
+    -- A time ahead, or a place in a fair lane, which is none.
+    score = free_from(key, at.score)
   else
     score = place(i, at.score > now and next_tick() or at.score)
   end
-  local key = at.key
   redis.call("ZADD", key, int(score), f.id)
   return "gave it a score of its own"
 end
@@ -278,6 +284,7 @@ for j = 1, job_n do
   -- A job may have several things wrong with it: one is put right at a time, and judged anew.
   for round = 1, 6 do
     local ended_n = #kept + #gone
+    sets = nil -- what was mended may have filled a set that was empty
     local f = gather({ id }, { redis.call("HGET", jobs_key, id) })[1]
     local found = {}
     judge(f, function(kind, i, detail)

@@ -1,6 +1,6 @@
 -- tidy: put right hints, tokens and the list of workers, and bring back run-out leases.
 -- FLAGS   allow-oom
--- KEYS    state jobs runs outcomes history progress ended watchers workers beats tasks task_counts
+-- KEYS    state jobs runs outcomes history progress ended watchers workers beats fleet tasks task_counts
 -- KEYS    waiting* scheduled* leases* dead* counts* wake* rates*
 -- ARGV    version:int
 -- EACH    worker id
@@ -14,6 +14,8 @@
 -- @include ledger
 local next_due, watch_until
 -- @include recover
+-- @include unload
+-- @include tally
 local hints =
   redis.call("HMGET", state_key, "clock", "version", "next_due", "watch_until", "config", "watched")
 if tonumber(hints[2] or "0") ~= version then return { "config" } end
@@ -61,6 +63,34 @@ for i = 1, lanes_n do
     redis.call("LTRIM", rates_key(i), -721, -1)
     say("bound", "", lane_name(i), "left the newest 721 notes")
   end
+end
+-- What the fleet has free, by the lines of its workers; one that is gone has none.
+local fleet, reserved, is_off = redis.call("HGETALL", fleet_key), {}, false
+for j = 1, #fleet, 2 do
+  local id = string.match(fleet[j], "^worker:(.*)$")
+  if id and not redis.call("ZSCORE", beats_key, id) then
+    unload(id)
+    say("fleet", id, "", "dropped what it had free: if it lives, its next claim says it again")
+  end
+end
+for _, row in ipairs(limits) do
+  if row[14] and row[14] > 0 and row[5] == 0 then reserved[#reserved + 1] = row[1] end
+end
+for _, name in ipairs(reserved) do
+  local sums = redis.call("HMGET", fleet_key, "slots:" .. name, "free:" .. name)
+  local slots, free = 0, 0
+  for j = 1, #fleet, 2 do
+    local id = string.match(fleet[j], "^worker:(.*)$")
+    local line_slots, line_free, names = read_line(id and fleet[j + 1])
+    if has_name(names, name) and redis.call("ZSCORE", beats_key, id) then
+      slots, free = slots + line_slots, free + line_free
+    end
+  end
+  if tonumber(sums[1] or nil) ~= slots or tonumber(sums[2] or nil) ~= free then is_off = true end
+end
+if is_off then
+  tally(reserved)
+  say("fleet", "", "", "added up anew what its workers have free")
 end
 for j = 1, worker_n do
   local id = ARGV[worker_at + j]

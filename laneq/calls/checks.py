@@ -6,6 +6,7 @@ version of them: each call but `lives` has the value None where the lanes have c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -18,13 +19,16 @@ from laneq.scripts import load
 Reply = list[Any]
 
 #: Entries that one slice looks at, at most; fewer where there are many lanes.
-SLICE: Final = 400
+SLICE: Final = 200
 
 #: Jobs that one call mends, at most.
 MEND: Final = 50
 
 #: A slice is to cost no more than with this many lanes and `SLICE` entries.
 _LANES: Final = 6
+
+#: What one worker has: slots, free ones, the lanes that it serves; see lua/lib/fleet.lua.
+_LINE: Final = re.compile(r"(\d+) (\d+) (\S+)")
 
 #: The sets and hashes whose sizes `books` tells, in its order.
 _SIZED: Final = (
@@ -87,6 +91,15 @@ class LaneBooks:
         return {"waiting": self.waiting, "scheduled": self.scheduled, "running": self.running}
 
 
+class FleetSums(NamedTuple):
+    """What the workers of a lane with a reserve have, as it is kept and as their lines add up."""
+
+    slots: int
+    free: int
+    slots_of_lines: int
+    free_of_lines: int
+
+
 @dataclass(frozen=True, slots=True)
 class Books:
     """Every count and size of a namespace at one instant.
@@ -97,6 +110,7 @@ class Books:
         unknown_overrides: lanes that have overrides and no declaration.
         sizes: entries of each hash and sorted set of the namespace.
         tasks: task → its event counts.
+        fleet: lane with a reserve over the fleet → its sums.
         lanes: lane → what it has.
     """
 
@@ -107,6 +121,7 @@ class Books:
     unknown_overrides: tuple[str, ...]
     sizes: Mapping[str, int]
     tasks: Mapping[str, Mapping[str, int]]
+    fleet: Mapping[str, FleetSums]
     lanes: Mapping[str, LaneBooks]
 
     @property
@@ -143,6 +158,21 @@ def _rows(flat: Sequence[bytes]) -> list[tuple[str, str, str, str]]:
     return list(zip(words, words, words, words, strict=True))
 
 
+def _fleet_sums(flat: Sequence[bytes], reserved: Sequence[str]) -> dict[str, FleetSums]:
+    fields = dict(zip(_words(flat[0::2]), _words(flat[1::2]), strict=True))
+    lines = [_LINE.fullmatch(text) for name, text in fields.items() if name.startswith("worker:")]
+    out = {}
+    for lane in reserved:
+        serving = [line for line in lines if line and f",{lane}," in line[3]]
+        out[lane] = FleetSums(
+            int(fields.get(f"slots:{lane}", 0)),
+            int(fields.get(f"free:{lane}", 0)),
+            sum(int(line[1]) for line in serving),
+            sum(int(line[2]) for line in serving),
+        )
+    return out
+
+
 def books(keys: Keys, lanes: LanesInForce) -> Call[Books | None]:
     """Read every count and size at one instant."""
     script = load("books")
@@ -163,6 +193,14 @@ def books(keys: Keys, lanes: LanesInForce) -> Call[Books | None]:
             unknown_overrides=tuple(_words(reply[5])),
             sizes=dict(zip(_SIZED, reply[6], strict=True)),
             tasks=tasks,
+            fleet=_fleet_sums(
+                reply[8],
+                [
+                    lane.name
+                    for lane in lanes.lanes
+                    if lane.reserve_slots > 0 and not lane.is_paused
+                ],
+            ),
             lanes={
                 name: LaneBooks(
                     waiting=row[0],
@@ -174,7 +212,7 @@ def books(keys: Keys, lanes: LanesInForce) -> Call[Books | None]:
                     rates=row[6],
                     counts=_counts(row[7]),
                 )
-                for name, row in zip(names, reply[8:], strict=True)
+                for name, row in zip(names, reply[9:], strict=True)
             },
         )
 

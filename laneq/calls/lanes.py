@@ -53,6 +53,10 @@ class LanesInForce:
     """All lanes of a namespace, most urgent first, and the version of this list.
 
     Scripts that take lanes by index take them in this order.
+
+    Attributes:
+        is_partial: whether an older laneq worked them out: options that it does not know are
+            not in force until a newer one publishes again.
     """
 
     version: int
@@ -60,6 +64,7 @@ class LanesInForce:
     declared: Mapping[str, Mapping[str, Any]]
     overrides: Mapping[str, Mapping[str, Any]]
     task_line: str = ""
+    is_partial: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,8 +125,13 @@ class PublishedTask:
         return cls(lane, *(int(number) for number in numbers[:5]))
 
 
+#: Columns of a row of the first version, and what stands for later ones where that made it.
+_FIRST_COLUMNS: Final = 10
+_UNSAID: Final = (-1, -1, 0, 0)
+
+
 def _rows(config: bytes) -> tuple[LaneInForce, ...]:
-    rows = json.loads(config)["lanes"]
+    rows = [(*row, *_UNSAID[len(row) - _FIRST_COLUMNS :]) for row in _raw_rows(config)]
     return tuple(
         LaneInForce(
             name=row[0],
@@ -139,8 +149,12 @@ def _rows(config: bytes) -> tuple[LaneInForce, ...]:
             is_fair=row[12] == 1,
             reserve_slots=int(row[13]),
         )
-        for row in rows or ()
+        for row in rows
     )
+
+
+def _raw_rows(config: bytes) -> list[list[Any]]:
+    return json.loads(config)["lanes"] or []
 
 
 def publish(
@@ -193,6 +207,7 @@ def read_lanes(keys: Keys, *, task: str = "") -> Call[LanesInForce]:
             declared=pairs(reply[3]),
             overrides=pairs(reply[4]),
             task_line=reply[5].decode(),
+            is_partial=any(len(row) < _FIRST_COLUMNS + len(_UNSAID) for row in _raw_rows(reply[2])),
         )
 
     return Call(script, script.bind_keys(keys), script.bind_args({"task": task}), read)

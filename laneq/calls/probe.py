@@ -49,7 +49,7 @@ def try_claim(keys: Keys, look: str, lanes: LanesInForce) -> Call[ClaimReply | N
         look: random, of this look; stands in the place of a worker.
         lanes: the lanes in force.
     """
-    return ClaimCalls(keys, look, lanes).claim(seq=1, free=0, seats={})
+    return ClaimCalls(keys, look, lanes).claim(seq=1, slots=0, free=0, seats={})
 
 
 def try_commands(keys: Keys, look: str) -> Call[list[str]]:

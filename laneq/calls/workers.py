@@ -22,6 +22,9 @@ _REPEATED: Final = 3
 #: Where the digits of the seats stand in a claim's ARGV.
 _SEATS_AT: Final = 8
 
+#: And where its limits.
+_LIMITED_AT: Final = 11
+
 #: Most jobs that one claim may start, and most outcomes that it may carry.
 CLAIM_MAX: Final = 256
 
@@ -139,6 +142,8 @@ class ClaimCalls:
             [[lane.priority, lane.aging_per_us, lane.aging_cap] for lane in lanes.lanes]
         ).encode()
         self._limited = _limits(lanes)
+        self._served: tuple[str, ...] | None = None
+        self._limits_served = b""
         self._leases = tuple(lane.lease_us for lane in lanes.lanes)
 
     def claim(
@@ -181,7 +186,7 @@ class ClaimCalls:
             "",
             self._settings,
             slots,
-            self._limited,
+            b"",
             len(self._leases),
             *self._leases,
             0,
@@ -200,6 +205,8 @@ class ClaimCalls:
                 argv += (index[name], seat.running, seat.reserve)
                 reserved_n += 1
         argv[_SEATS_AT] = digits
+        if self._limited:
+            argv[_LIMITED_AT] = self._limits_of(seats)
         argv[reserved_at] = reserved_n
         argv.append(len(outcomes))
         children: list[bytes | str | int] = []
@@ -212,6 +219,14 @@ class ClaimCalls:
         argv.append(n_children)
         argv += children
         return Call(self._script, self._keys, tuple(argv), self._read, again=_REPEATED)
+
+    def _limits_of(self, seats: Mapping[str, Seats]) -> bytes:
+        """Return the limits for a worker with these seats."""
+        served = tuple(name for name, seat in seats.items() if seat.is_served)
+        if served != self._served:
+            self._served = served
+            self._limits_served = self._limited + f",{','.join(served)},".encode()
+        return self._limits_served
 
     def _read(self, reply: Reply) -> ClaimReply | None:
         if reply[0] == b"config":
@@ -240,20 +255,23 @@ class ClaimCalls:
 
 
 def _limits(lanes: LanesInForce) -> bytes:
-    """Return what claims are told of limits beyond a worker's own slots; nothing without any."""
+    """Return what claims are told of limits beyond a worker's own slots; nothing without any.
+
+    See lib/limits.lua; the names of the lanes that a worker serves are to follow.
+    """
     reserves = [
-        (i, lane.reserve_slots)
+        f"{i}={lane.reserve_slots}"
         for i, lane in enumerate(lanes.lanes, 1)
         if lane.reserve_slots > 0 and not lane.is_paused
     ]
-    caps = [
-        (i, lane.max_running, max(0, lane.start_every_us), CATCH_UP_US)
+    rules = [
+        f"{i}={lane.max_running}/{max(0.0, lane.start_every_us):.12g}/{CATCH_UP_US}"
         for i, lane in enumerate(lanes.lanes, 1)
         if lane.max_running >= 0 or lane.start_every_us > 0
     ]
-    if not reserves and not caps:
+    if not reserves and not rules:
         return b""
-    return json.dumps({"reserves": reserves, "caps": caps}).encode()
+    return f"{' '.join(reserves)}|{','.join(('', *rules)) if rules else ''}|".encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _LARGEST_POOL: Final = 256
 _HOUR_S: Final = 3600
 
 
-@click.command(short_help="Simulate a pool before paying for it.")
+@click.command()
 @click.option("--lane", "lanes", multiple=True, metavar="NAME:KEY=VALUE,...",
               help="A lane and its load; again for each lane.")  # fmt: skip
 @click.option("--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -80,7 +80,9 @@ def list_(settings: Settings) -> None:
 
 def _slots(worker: WorkerView) -> str:
     pool = worker.pool
-    return str(worker.slots) if pool is None else f"{worker.slots} of {pool.min}-{pool.max}"
+    if pool is None or pool.min == pool.max:
+        return str(worker.slots)
+    return f"{worker.slots} of {pool.min}-{pool.max}"
 
 
 def _sizing(pool: PoolView, now: float) -> str:

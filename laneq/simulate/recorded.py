@@ -18,10 +18,16 @@ from laneq.model import WorkerView
 from laneq.options import Lane
 from laneq.simulate.loads import Arrivals, Measured
 from laneq.simulate.scenario import Scenario, Stream, Workers
-from laneq.sizing import dispersion_of
+from laneq.sizing import dispersion_of, local_dispersion
 
 #: Counts are put together until an interval has so many jobs on average: fewer say nothing.
 _JOBS: Final = 20.0
+
+#: Arrivals of a smaller dispersion are even.
+_EVEN: Final = 0.05
+
+#: Times that the dispersion from one interval to the next is exceeded where rates vary.
+_VARIES: Final = 3.0
 
 #: Longest interval with one rate, in seconds.
 _LONGEST_S: Final = 300.0
@@ -57,8 +63,8 @@ def counts_of(notes: Iterable[bytes]) -> list[tuple[float, float]]:
 def arrivals_of(notes: Iterable[bytes], seconds: float) -> Arrivals | None:
     """Return the arrivals that a ring of counts shows, over `seconds`; None where there are none.
 
-    Rates that lie within chance of one another are one rate; else each interval keeps its own,
-    and they are repeated for as long as is asked.
+    Rates that differ no more over the whole time than from one interval to the next are one
+    rate; else each interval keeps its own, and they are repeated for as long as is asked.
     """
     counts = counts_of(notes)
     jobs, length = sum(n for _, n in counts), sum(s for s, _ in counts)
@@ -74,9 +80,11 @@ def arrivals_of(notes: Iterable[bytes], seconds: float) -> Arrivals | None:
             span, found = 0.0, 0.0
     if span:
         merged.append((span, found))
-    dispersion = dispersion_of(counts)
-    if dispersion_of(merged) <= max(1.0, dispersion) or len(merged) < 2:  # noqa: PLR2004
-        return Arrivals(((0.0, rate),), "gamma", dispersion)
+    dispersion, local = dispersion_of(counts), max(1.0, local_dispersion(counts))
+    if dispersion <= _VARIES * local or len(merged) < 2:  # noqa: PLR2004
+        if dispersion < _EVEN:
+            return Arrivals.at(rate, "even")
+        return Arrivals.at(rate, "gamma", dispersion)
     steps: list[tuple[float, float]] = []
     at = 0.0
     while at < seconds:
@@ -85,8 +93,8 @@ def arrivals_of(notes: Iterable[bytes], seconds: float) -> Arrivals | None:
             at += s
             if at >= seconds:
                 break
-    # What varies from one interval to the next is in the steps; within each it is chance.
-    return Arrivals(tuple(steps), "poisson")
+    # What varies over time is in the steps, the rest within them.
+    return Arrivals(tuple(steps), "gamma", local)
 
 
 def scenario_of(

@@ -199,16 +199,16 @@ def workers_of(text: str) -> Workers:
         OptionError: it is not of that form.
     """
     size, *parts = text.split(",")
-    slots, _, count = size.partition("x")
-    if not slots.isdecimal() or (count and not count.isdecimal()):
+    slots, times, count = size.partition("x")
+    if not slots.isdecimal() or (times and not count.isdecimal()):
         raise OptionError("worker", f"must begin with its slots, as 4 or 4x10, not {text!r}")
     lanes: tuple[str, ...] | None = None
     reserve: dict[str, int] = {}
     for part in parts:
         key, _, value = part.partition("=")
-        if key == "lanes":
+        if key == "lanes" and value:
             lanes = tuple(value.split("+"))
-        elif key == "reserve":
+        elif key == "reserve" and value:
             lane, _, kept = value.partition("=")
             if kept and not kept.isdecimal():
                 raise OptionError("reserve", f"must be slots, not {kept!r}")

@@ -2,12 +2,14 @@
 
 A drop is no error, so nobody hears of it by itself, and it happens in the very incident for
 which the letters are kept (fault G4). The number dropped is counted beside the lane's events.
+A worker looks soon after a job of its own has died, and now and then, since jobs of workers that
+were lost die without a worker that reports it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from laneq.calls import stats
@@ -20,12 +22,15 @@ from laneq.worker.lines import Throttle, log
 #: Seconds from a death to the look at its lane, so that many deaths are one look.
 _DELAY_S: Final = 1.0
 
+#: Seconds between looks at all lanes.
+_EVERY_S: Final = 60.0
+
 #: Seconds between two warnings of one lane.
 _QUIET_S: Final = 3600.0
 
 
 class LetterWatch:
-    """Looks at lanes in which jobs of this worker have died.
+    """Looks at the dead letters of lanes.
 
     Args:
         driver: the worker's.
@@ -41,22 +46,36 @@ class LetterWatch:
         self._lanes = lanes
         self._loop = asyncio.get_running_loop()
         self._died: set[str] = set()
+        self._dropped: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._look: asyncio.Task[None] | None = None
+        self._now_and_then = self._loop.call_later(_EVERY_S, self._look_at_all)
+        self._looks: set[asyncio.Task[None]] = set()
         self._rare = Throttle(_QUIET_S)
 
     def note(self, lane: str) -> None:
         """Take in that a job of a lane has died."""
         self._died.add(lane)
         if self._timer is None:
-            self._timer = self._loop.call_later(_DELAY_S, self._begin)
+            self._timer = self._loop.call_later(_DELAY_S, self._look_at_died)
 
-    def _begin(self) -> None:
+    def _look_at_died(self) -> None:
         self._timer = None
-        self._look = self._loop.create_task(self._look_at(sorted(self._died)))
-        self._died.clear()
+        died, self._died = self._died, set()
+        # Of a lane that is full, a letter was dropped for each that came.
+        self._begin(died, is_news=True)
 
-    async def _look_at(self, names: list[str]) -> None:
+    def _look_at_all(self) -> None:
+        self._now_and_then = self._loop.call_later(_EVERY_S, self._look_at_all)
+        lanes = self._lanes()
+        if lanes is not None:
+            self._begin(lanes.names, is_news=False)
+
+    def _begin(self, names: Iterable[str], *, is_news: bool) -> None:
+        look = self._loop.create_task(self._look(sorted(names), is_news=is_news))
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _look(self, names: list[str], *, is_news: bool) -> None:
         in_force = self._lanes()
         limits = {lane.name: lane.dead_max for lane in in_force.lanes} if in_force else {}
         names = [name for name in names if limits.get(name, -1) >= 0]
@@ -65,13 +84,15 @@ class LetterWatch:
         try:
             depths = await self._driver.call(stats.depths(self._keys, names))
         except StoreError as error:
-            # The claim loop says so; the next death asks again.
+            # The claim loop says so; the next look asks again.
             log.debug("dead letters were not looked at: %s", error)
             return
         for name, depth in zip(names, depths, strict=True):
             dropped = depth.counts.get("dropped", 0)
+            before = 0 if is_news else self._dropped.get(name, dropped)
+            self._dropped[name] = dropped
             is_full = depth.dead_letters >= limits[name]
-            if dropped and is_full and self._rare.allows(name):
+            if dropped > before and is_full and self._rare.allows(name):
                 log.warning(
                     "lane %s keeps %d dead letters (dead_max): the oldest are dropped, %d so far. "
                     "`laneq lanes show %s` has the number; `laneq lanes set %s dead_max=...` "
@@ -83,5 +104,6 @@ class LetterWatch:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._look is not None:
-            self._look.cancel()
+        self._now_and_then.cancel()
+        for look in self._looks:
+            look.cancel()

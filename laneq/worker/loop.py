@@ -413,6 +413,10 @@ class ClaimLoop:
             )
             await self._driver.call(self._publish())
             lanes = await self._driver.call(read_lanes(self._keys))
+        elif lanes.is_partial:
+            # An older laneq published its lanes, and with them the options that it knows only.
+            await self._driver.call(self._publish())
+            lanes = await self._driver.call(read_lanes(self._keys))
         if self.lanes is not None and not set(self.lanes.names) <= set(lanes.names):
             self._has_lost_lanes = True
         self.lanes = lanes

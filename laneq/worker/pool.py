@@ -1,13 +1,14 @@
 """The slots of one worker, made to follow the wait objectives of its lanes.
 
 The rule is in `laneq.elastic`; here is what it needs of the world. A worker that has or sees work
-looks once a second, an idle one with its heartbeats: one call each time. New slots claim at once.
-Slots that are given up end with the jobs that they have: none is stopped for it.
+looks once a second, an idle one with its heartbeats or more seldom: one call each time. New slots
+claim at once. Slots that are given up end with the jobs that they have: none is stopped for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -23,8 +24,10 @@ from laneq.options import WorkerOptions
 from laneq.worker.lines import log
 from laneq.worker.slots import Slots
 
-#: Shortest and longest sleep between looks of an idle worker, in seconds.
+#: Shortest and longest sleep between looks of an idle worker, in seconds; and of one that has
+#: its fewest slots, so that only work which none of them may take is news.
 _IDLE_S: Final = (LOOK_S, 5.0)
+_IDLE_AT_LEAST_S: Final = 10.0
 
 
 class ElasticSlots:
@@ -104,7 +107,7 @@ class ElasticSlots:
 
     async def run(self) -> None:
         """Look and size, until cancelled."""
-        looked_at = -self.idle_s
+        looked_at = -math.inf
         while True:
             now = time.monotonic()
             if self._slots.running or self._has_work or now - looked_at >= self._bounded_idle_s():
@@ -113,6 +116,8 @@ class ElasticSlots:
             await asyncio.sleep(LOOK_S)
 
     def _bounded_idle_s(self) -> float:
+        if self._slots.total <= self._least:
+            return _IDLE_AT_LEAST_S
         shortest, longest = _IDLE_S
         return min(max(self.idle_s, shortest), longest)
 

@@ -205,6 +205,19 @@ class _ToParent:
         self.tell(f"{WANTS} {share:.2f}")
 
 
+def give_signals_back(*, was_told: bool) -> None:
+    """Handle INT and TERM no longer.
+
+    A process that was told to stop is on its way out: one more signal, as impatient people and
+    supervisors send, must not turn its clean exit into a death by signal.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+        if was_told:
+            signal.signal(number, signal.SIG_IGN)
+
+
 class _Signals:
     """INT, TERM and the end of a supervisor, as the worker's stop."""
 
@@ -229,8 +242,7 @@ class _Signals:
         finally:
             if fd >= 0:
                 loop.remove_reader(fd)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            give_signals_back(was_told=self._first is not None)
 
     def _note(self, following: Any, number: int, frame: FrameType | None) -> None:
         """Note when a signal came; between two bytecodes, whatever runs."""

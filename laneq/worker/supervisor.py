@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from laneq.elastic import HOLD_S, LOOK_S
+from laneq.elastic import LOOK_S, STEP_DOWN_S, STEP_DOWN_SHARE
 from laneq.options import WorkerOptions
 from laneq.worker.lines import log, log_to_stderr
 from laneq.worker.notify import notify
@@ -36,6 +36,7 @@ from laneq.worker.process import (
     PARENT_FD,
     READY,
     WANTS,
+    give_signals_back,
     shown,
     take_parent_fd,
 )
@@ -56,11 +57,11 @@ _HOPELESS: Final = frozenset({2, 3})
 #: What a child's command line has beside that of its supervisor.
 _ALONE: Final = ("--processes", "1", "--processes-max", "1")
 
-#: A worker is dismissed when the others would have this share of their slots wanted at most.
+#: Workers are dismissed while the others would have this share of their slots wanted at most.
 _ENOUGH: Final = 0.8
 
 #: Seconds after a worker came or went in which the shares of all are told anew.
-_SETTLE_S: Final = 4 * LOOK_S
+_SETTLE_S: Final = 2.5 * LOOK_S
 
 # A float a hair above a whole number is that number.
 _FUZZ: Final = 1e-9
@@ -162,8 +163,7 @@ class _Crew:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            give_signals_back(was_told=self._first_signal > 0)
         return self._status
 
     # --- size -------------------------------------------------------------------------
@@ -179,7 +179,6 @@ class _Crew:
         free = (place for place in range(1, self._most + 1) if place not in self._places)
         for place in list(free)[: size - self.size]:
             self._places[place] = loop.create_task(self._keep_one(place))
-        self._unsettle()
         self._watch_files()
 
     def _dismiss(self, place: int) -> None:
@@ -202,7 +201,10 @@ class _Crew:
         )
 
     def _unsettle(self) -> None:
-        """Wait a little: shares told before a worker came or went do not add up."""
+        """Wait a little: shares told before a worker came or went do not add up with those after.
+
+        While one starts they do: it has no part yet, and the others' are of all that is wanted.
+        """
         self._settled_at = time.monotonic() + _SETTLE_S
         self._enough_since = None
         self._size_in(_SETTLE_S)
@@ -231,20 +233,23 @@ class _Crew:
             )  # fmt: skip
             self._grow(needed)
             return
-        if size <= self._options.processes or shares > _ENOUGH * (size - 1) * capacity:
+        enough = max(math.ceil(shares / (_ENOUGH * capacity) - _FUZZ), self._options.processes)
+        if enough >= size or len(self._shares) < size:
             self._enough_since = None
             return
         if self._enough_since is None:
             self._enough_since = now
-        if now - self._enough_since < HOLD_S:
-            self._size_in(self._enough_since + HOLD_S - now)
+        # The shares are of the most that was wanted in a while: that need not be waited for.
+        if now - self._enough_since < STEP_DOWN_S:
+            self._size_in(self._enough_since + STEP_DOWN_S - now)
             return
+        gone = math.ceil((size - enough) * STEP_DOWN_SHARE)
         log.info(
-            "workers %d → %d (%d to %d): slots wanted of this crew were %.3g at most for %.3g s",
-            size, size - 1, self._options.processes, self._most,
-            _ENOUGH * (size - 1) * capacity, HOLD_S,
+            "workers %d → %d (%d to %d): slots wanted of this crew are %.3g, and one has up to %d",
+            size, size - gone, self._options.processes, self._most, shares, capacity,
         )  # fmt: skip
-        self._dismiss(max(place for place in self._places if place not in self._dismissed))
+        for place in sorted(set(self._places) - self._dismissed)[size - gone :]:
+            self._dismiss(place)
         self._unsettle()
 
     # --- stop -------------------------------------------------------------------------

@@ -12,15 +12,17 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from laneq.calls import workers
 from laneq.calls.call import Call
 from laneq.calls.lanes import LanesInForce
 from laneq.calls.workers import Held, WorkerInfo
 from laneq.drive import Address, AsyncDriver, SyncDriver, backoff_s
+from laneq.drive.switches import SWITCHED
 from laneq.errors import StoreError, UnknownLane
 from laneq.ids import new_id
 from laneq.keys import Keys
@@ -40,6 +42,8 @@ from laneq.worker.runner import STUCK_AFTER_S, Reason, Run, Runner, call_hooks
 from laneq.worker.server import warn_of_server
 from laneq.worker.slots import Slots
 from laneq.worker.wellness import LIMIT_S, Signs, Wellness
+
+T = TypeVar("T")
 
 #: Seconds that the last calls may take when the worker stops and Redis is slow or away.
 _LAST_CALLS_S: Final = 3.0
@@ -196,7 +200,7 @@ class Worker:
             on_disconnect=self._tell_disconnect,
         )
         try:
-            await self._come_in()
+            await self._until_taken(lambda: self._driver.call(app.publish_call()))
             self.runner = Runner(
                 app,
                 self.slots,
@@ -232,13 +236,18 @@ class Worker:
                     on_step=self._has_stepped,
                     on_share=self._on_share,
                 )
-            await self._claims.know_lanes()
+            await self._until_taken(self._claims.know_lanes)
             self._check_lanes()
             await warn_of_server(self._driver)
-            now_us = await self._driver.call(workers.register(app.keys, self.id, self._info()))
+            now_us = await self._until_taken(
+                lambda: self._driver.call(workers.register(app.keys, self.id, self._info()))
+            )
             self._started_at = now_us / 1e6
-            await self._driver.subscribe(app.keys.control_channel(self.id), self._control)
-            await self._driver.subscribe(app.keys.lanes_channel, self._lanes_changed)
+            for channel, told in (
+                (app.keys.control_channel(self.id), self._control),
+                (app.keys.lanes_channel, self._lanes_changed),
+            ):
+                await self._until_taken(partial(self._driver.subscribe, channel, told))
             self._heartbeat.start(now_us)
             await call_hooks(app.middleware, "worker_started", self.id)
             self.runner.warm_up()
@@ -264,13 +273,12 @@ class Worker:
             await self._quietly(self._driver.call(workers.leave(self._app.keys, self.id)))
         await self._driver.aclose()
 
-    async def _come_in(self) -> None:
-        """Publish lanes and tasks, as soon as Redis takes it."""
+    async def _until_taken(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask again until Redis answers: any step of the start may meet an outage."""
         tries = 0
         while True:
             try:
-                await self._driver.call(self._app.publish_call())
-                return
+                return await ask()
             except StoreError as error:
                 if not error.is_retryable:
                     raise
@@ -281,7 +289,9 @@ class Worker:
 
     def _tell_disconnect(self, error: StoreError) -> None:
         """Say so when a connection had to be given up without a word from the other side."""
-        if "no reply within" in str(error) and self._rare.allows("stale"):
+        if SWITCHED in str(error):
+            log.warning("%s: the worker changes over", SWITCHED)
+        elif "no reply within" in str(error) and self._rare.allows("stale"):
             log.warning("connection stale, a new one is made: %s", error)
 
     def _make_heartbeat(self, loop: asyncio.AbstractEventLoop) -> Heartbeat:

@@ -4,9 +4,11 @@
 -- @include fleet
 -- limits_of: how many more jobs of each lane may start, whatever slots the worker has
 -- free: reserves of the fleet, max_running and rate. Made by calls of workers that
--- were told of any such limit; text is JSON, lanes by index:
---   {"reserves": [[lane, slots]...], "caps": [[lane, max_running or -1,
---     µs per start or 0, µs of starts that may be caught up]...]}
+-- were told of any such limit, in three parts, lanes by index:
+--   "LANE=SLOTS ..|,LANE=MOST/PER_START/CATCH_UP,..|,NAME,.."
+-- reserves; max_running (-1 for none), µs per start (0 for no rate) and µs of starts
+-- that may be caught up; names of the lanes that the worker serves. It is read as far
+-- as a call needs it: a lane without work costs nothing.
 --
 -- Reserves. A start of lane x must leave free as many slots, of the live workers
 -- that serve a lane y with a reserve, as y's reserve lacks. Only workers that serve
@@ -24,77 +26,73 @@
 --   shut, in the state hash: lanes at their max_running or rate. All go on
 --     listening, and nobody puts a token for them until a claim finds one open. Rates
 --     open by themselves: an idle worker has the watch for that instant.
-local function limits_of(text, slots, free, seats)
-  local given = cjson.decode(text)
-  local fields, names, held, rule_of, at_of = { line_field(worker_id), "tight" }, {}, {}, {}, {}
-  for i = 1, lanes_n do
-    if (string.byte(seats, i) - 48) % 2 == 1 then names[#names + 1] = lane_name(i) end
-  end
-  local line_names = "," .. table.concat(names, ",") .. ","
-  for _, row in ipairs(given.reserves) do
-    local name, n = lane_name(row[1]), #fields
-    fields[n + 1], fields[n + 2] = "slots:" .. name, "free:" .. name
-    held[#held + 1] = { i = row[1], name = name, slots = row[2], at = n + 1 }
-  end
-  for _, row in ipairs(given.caps) do
-    rule_of[row[1]] = row
-    if row[3] > 0 then
-      fields[#fields + 1] = "tat:" .. lane_name(row[1])
-      at_of[row[1]] = #fields
-    end
-  end
-  local found = redis.call("HMGET", fleet_key, unpack(fields))
-  local was_slots, was_free, was_names = read_line(found[1])
-
-  -- The pool: sums of the reserved lanes that this worker serves, with what it has
-  -- free in this call in place of what it had in its last.
+local function limits_of(text, slots, free)
+  local reserves, rules, names = string.match(text, "^([^|]*)|([^|]*)|(.*)$")
+  local limits, mine, held = {}, {}, {}
   local pool_slots, pool_free
   local kept, used, lack, short = {}, {}, {}, 0
-  local mine = {}
-  for _, row in ipairs(held) do
-    row.was = has_name(was_names, row.name)
-    row.is = has_name(line_names, row.name)
-    if row.is then
-      local of_slots = tonumber(found[row.at] or "0") - (row.was and was_slots or 0) + slots
-      local of_free = tonumber(found[row.at + 1] or "0") - (row.was and was_free or 0) + free
-      if not pool_slots or of_slots < pool_slots then pool_slots = of_slots end
-      if not pool_free or of_free < pool_free then pool_free = of_free end
-      mine[#mine + 1] = row
+  local fields, found
+  local was_slots, was_free, was_names
+  if reserves ~= "" then
+    fields = { line_field(worker_id), "tight" }
+    for i, n in string.gmatch(reserves, "(%d+)=(%d+)") do
+      i = tonumber(i)
+      local name, at = lane_name(i), #fields
+      fields[at + 1], fields[at + 2] = "slots:" .. name, "free:" .. name
+      held[#held + 1] = { i = i, name = name, slots = tonumber(n), at = at + 1 }
     end
-  end
-  -- As order.fleet_reserve: one slot stays open to the others, and reserves that
-  -- cannot all be met do not keep each other's slots idle.
-  local open_to, left = math.max(0, (pool_slots or 0) - 1), math.max(0, pool_free or 0)
-  for _, row in ipairs(mine) do
-    local i, n = row.i, math.min(row.slots, open_to)
-    used[i] = redis.call("ZCARD", leases_key(i))
-    if n > used[i] then
-      n = used[i] + math.min(n - used[i], left)
-      left = left - (n - used[i])
+    found = redis.call("HMGET", fleet_key, unpack(fields))
+    was_slots, was_free, was_names = read_line(found[1])
+    -- The pool: sums of the reserved lanes that this worker serves, with what it has
+    -- free in this call in place of what it had in its last.
+    for _, row in ipairs(held) do
+      row.was, row.is = has_name(was_names, row.name), has_name(names, row.name)
+      if row.is then
+        local of_slots = tonumber(found[row.at] or "0") - (row.was and was_slots or 0) + slots
+        local of_free = tonumber(found[row.at + 1] or "0") - (row.was and was_free or 0) + free
+        if not pool_slots or of_slots < pool_slots then pool_slots = of_slots end
+        if not pool_free or of_free < pool_free then pool_free = of_free end
+        mine[#mine + 1] = row
+      end
     end
-    kept[i], open_to = n, open_to - n
-    lack[i] = math.max(0, n - used[i])
-    short = short + lack[i]
+    -- As order.fleet_reserve: one slot stays open to the others, and reserves that
+    -- cannot all be met do not keep each other's slots idle.
+    local open_to, left = math.max(0, (pool_slots or 0) - 1), math.max(0, pool_free or 0)
+    for _, row in ipairs(mine) do
+      local i, n = row.i, math.min(row.slots, open_to)
+      used[i] = redis.call("ZCARD", leases_key(i))
+      if n > used[i] then
+        n = used[i] + math.min(n - used[i], left)
+        left = left - (n - used[i])
+      end
+      kept[i], open_to = n, open_to - n
+      lack[i] = math.max(0, n - used[i])
+      short = short + lack[i]
+    end
   end
 
   local caps, opens_at = {}, nil
   local function cap_of(i)
     local cap = caps[i]
-    if cap or not rule_of[i] then return cap end
-    local most, per_start, catch_up = rule_of[i][2], rule_of[i][3], rule_of[i][4]
+    if cap ~= nil then return cap end
+    caps[i] = false
+    local most, per_start, catch_up =
+      string.match(rules, "," .. i .. "=([^/]*)/([^/]*)/([^,]*)")
+    if not most then return false end
+    most, per_start = tonumber(most), tonumber(per_start)
     cap = { left = math.huge, rate_left = math.huge, taken = 0 }
     if most >= 0 then cap.left = most - redis.call("ZCARD", leases_key(i)) end
     if per_start > 0 then
-      cap.from = math.max(now, tonumber(found[at_of[i]] or "0"))
+      cap.per_start, cap.catch_up, cap.field = per_start, tonumber(catch_up), "tat:" .. lane_name(i)
+      cap.from = math.max(now, tonumber(redis.call("HGET", fleet_key, cap.field) or "0"))
       cap.rate_left = 0
-      if cap.from - catch_up <= now then
-        cap.rate_left = math.floor((now + catch_up - cap.from) / per_start) + 1
+      if cap.from - cap.catch_up <= now then
+        cap.rate_left = math.floor((now + cap.catch_up - cap.from) / per_start) + 1
       end
     end
     caps[i] = cap
     return cap
   end
-  local limits = {}
   -- What the reserves of the fleet leave to lane i.
   function limits.of_fleet(i)
     return pool_free and pool_free - short + (lack[i] or 0) or math.huge
@@ -116,72 +114,90 @@ local function limits_of(text, slots, free, seats)
       cap.left, cap.rate_left, cap.taken = cap.left - n, cap.rate_left - n, cap.taken + n
     end
   end
-  -- Note what this call leaves, and wake whom that concerns. closed gets the lanes
-  -- that this worker is not to listen for.
-  function limits.note(free_now, waiting, closed)
-    local sets = {}
-    local line = string.format("%d %d %s", slots, free_now, line_names)
-    if #held > 0 and line ~= found[1] then sets = { fields[1], line } end
+
+  -- Note what this worker has free now, and wake who waits for a reserved lane where
+  -- others may start again.
+  local function note_fleet(free_now, waiting, closed, sets)
+    local line = string.format("%d %d %s", slots, free_now, names)
+    if line ~= found[1] then
+      sets[1], sets[2] = fields[1], line
+    end
     for _, row in ipairs(held) do
       local by_slots = (row.is and slots or 0) - (row.was and was_slots or 0)
       local by_free = (row.is and free_now or 0) - (row.was and was_free or 0)
       if by_slots ~= 0 then redis.call("HINCRBY", fleet_key, fields[row.at], int(by_slots)) end
       if by_free ~= 0 then redis.call("HINCRBY", fleet_key, fields[row.at + 1], int(by_free)) end
     end
-    local tight, is_open = found[2] or ",", false
-    for i = 1, lanes_n do
-      local name = lane_name(i)
-      if limits.of_fleet(i) <= 0 and has_name(line_names, name) then
-        closed[#closed + 1] = i
-        if not has_name(tight, name) then tight = tight .. name .. "," end
-      elseif pool_free and tight ~= "," and has_name(tight, name) then
-        tight, is_open = without_name(tight, name), true
-        if redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
+    if not pool_free then return end
+    local was_tight = found[2] or ","
+    local tight, is_open = was_tight, false
+    -- Without a free slot it listens for nothing, and will be told when it has one.
+    if tight ~= "," or (free_now > 0 and pool_free - short <= 0) then
+      for i = 1, lanes_n do
+        local name = lane_name(i)
+        if limits.of_fleet(i) <= 0 and free_now > 0 and has_name(names, name) then
+          closed[#closed + 1] = i
+          if not has_name(tight, name) then tight = tight .. name .. "," end
+        elseif limits.of_fleet(i) > 0 and has_name(tight, name) then
+          tight, is_open = without_name(tight, name), true
+          if redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
+        end
       end
     end
     -- Work was left although the pool has room: whoever has that waits for a reserved
     -- lane, maybe for nothing else.
-    for i in pairs(waiting) do
-      if waiting[i] and pool_free and math.min(limits.of_fleet(i), limits.of_cap(i)) > 0 then
-        is_open = true
-      end
+    for i, is_left in pairs(waiting) do
+      if is_left and math.min(limits.of_fleet(i), limits.of_cap(i)) > 0 then is_open = true end
     end
     if is_open then
       for _, row in ipairs(mine) do
         arm(row.i)
       end
     end
-    if tight ~= (found[2] or ",") then
+    if tight ~= was_tight then
       sets[#sets + 1], sets[#sets + 2] = "tight", tight
     end
-    if next(rule_of) then
-      local was_shut = redis.call("HGET", state_key, "shut") or ","
-      local shut = was_shut
-      for i, row in pairs(rule_of) do
-        local name = lane_name(i)
-        local is_shut = has_name(shut, name)
-        local cap = caps[i] or (is_shut and cap_of(i))
-        if cap and cap.taken ~= 0 and row[3] > 0 then
-          sets[#sets + 1] = fields[at_of[i]]
-          sets[#sets + 1] = int(cap.from + cap.taken * row[3])
-        end
-        if cap and limits.of_cap(i) <= 0 then
-          if not is_shut then shut = shut .. name .. "," end
-          if cap.rate_left <= 0 and cap.left > 0 and redis.call("EXISTS", waiting_key(i)) == 1 then
-            local at = cap.from + cap.taken * row[3] - row[4]
-            if not opens_at or at < opens_at then opens_at = at end
-          end
-        elseif is_shut then
-          shut = without_name(shut, name)
-          if waiting[i] == nil and redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
-        end
-      end
-      if shut == "," then
-        if was_shut ~= "," then redis.call("HDEL", state_key, "shut") end
-      elseif shut ~= was_shut then
-        redis.call("HSET", state_key, "shut", shut)
+  end
+
+  -- Note starts of lanes with a rate, and which lanes are at a limit.
+  local function note_caps(waiting, sets)
+    local was_shut = redis.call("HGET", state_key, "shut") or ","
+    if was_shut ~= "," then
+      for i = 1, lanes_n do
+        if has_name(was_shut, lane_name(i)) then cap_of(i) end
       end
     end
+    local shut = was_shut
+    for i, cap in pairs(caps) do
+      local name = lane_name(i)
+      local is_shut = was_shut ~= "," and has_name(shut, name)
+      if cap and cap.field and cap.taken ~= 0 then
+        sets[#sets + 1], sets[#sets + 2] = cap.field, int(cap.from + cap.taken * cap.per_start)
+      end
+      if cap and math.min(cap.left, cap.rate_left) <= 0 then
+        if not is_shut then shut = shut .. name .. "," end
+        if cap.left > 0 and redis.call("EXISTS", waiting_key(i)) == 1 then
+          local at = cap.from + cap.taken * cap.per_start - cap.catch_up
+          if not opens_at or at < opens_at then opens_at = at end
+        end
+      elseif is_shut then
+        shut = without_name(shut, name)
+        if waiting[i] == nil and redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
+      end
+    end
+    if shut == "," then
+      if was_shut ~= "," then redis.call("HDEL", state_key, "shut") end
+    elseif shut ~= was_shut then
+      redis.call("HSET", state_key, "shut", shut)
+    end
+  end
+
+  -- At the end of a call. closed gets the lanes that this worker is not to listen for.
+  -- Returns when a rate lets the next job start, where that is all it waits for.
+  function limits.note(free_now, waiting, closed)
+    local sets = {}
+    if found then note_fleet(free_now, waiting, closed, sets) end
+    if rules ~= "" then note_caps(waiting, sets) end
     if #sets > 0 then redis.call("HSET", fleet_key, unpack(sets)) end
     return opens_at and math.ceil(opens_at)
   end

@@ -18,6 +18,8 @@ import redis
 from laneq import LaneQ
 from laneq.bench import leash
 from laneq.calls import jobs as job_calls
+from laneq.calls.stats import Depths
+from laneq.calls.stats import depths as depths_of
 from laneq.drive import SyncDriver
 from laneq.embedded import EmbeddedServer, Engine
 from laneq.keys import PERMANENT, Keys
@@ -53,7 +55,7 @@ _SETTLE_S: Final = 0.3
 
 #: Of memory, beyond what is measured: buffers of connections and of the file.
 _MEMORY_SLACK: Final = 0.05
-_MEMORY_BYTES: Final = 2 * 1024 * 1024
+_MEMORY_BYTES: Final = 512 * 1024
 
 #: Hashes and sets that are gone when no job is left.
 _OF_JOBS: Final = frozenset(
@@ -76,7 +78,7 @@ class Plan:
 
     minutes: float
     seed: int
-    rate: float = 150.0
+    rate: float = 200.0
     pace: float = 1.0
     engine: Engine | None = None
     workers: int = len(_FLEET)
@@ -113,7 +115,7 @@ class Stage:
         self.folder = Path(tempfile.mkdtemp(prefix="laneq-chaos-"))
         self.diary = self.folder / "diary"
         #: Records live for several looks of the harvest.
-        self.keep_s = min(120.0, max(20.0, plan.minutes * 6))
+        self.keep_s = min(120.0, max(60.0, plan.minutes * 6))
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
@@ -172,11 +174,16 @@ class Stage:
 
     # --- rest -------------------------------------------------------------------------
 
-    def until_quiet(self, ledger: Ledger, harvest: Harvest) -> None:
+    def depths(self) -> list[Depths]:
+        """Read the counts of all lanes."""
+        found: list[Depths] = self.direct.call(depths_of(self.app.keys, list(self.app.lanes)))
+        return found
+
+    def until_quiet(self, ledger: Ledger, read: Callable[[], list[Depths]]) -> None:
         """Wait until no job is open."""
         give_up_at = time.monotonic() + _QUIET_S
         while True:
-            depths = harvest.depths()
+            depths = read()
             left = sum(d.waiting + d.scheduled + d.running for d in depths)
             if not left:
                 return
@@ -223,6 +230,7 @@ class Stage:
         """Return the bytes in use, and those of measurements, whose number grows with time."""
         keys = self.app.keys
         measured = 0
+        self.raw.slowlog_reset()  # the server's own notes of slow calls, with their arguments
         for key in self.raw.scan_iter(count=1000):
             if key[len(keys.prefix) :].split(b":")[0] in {b"hist", b"rates"}:
                 size: Any = self.raw.memory_usage(key, samples=0)
@@ -280,7 +288,7 @@ def carry_out(plan: Plan, *, progress: Callable[[str], None]) -> Report:
             crowd.end()
             for post in stage.fleet.posts:
                 post.wait_ready()
-            stage.until_quiet(ledger, harvest)
+            stage.until_quiet(ledger, harvest.depths)
             harvest.call(lambda _: harvest.look())
             events = _events(harvest)
         problems = _checked(stage)
@@ -331,12 +339,12 @@ def stage_guard(stage: Stage) -> Iterator[None]:
 def _baseline(stage: Stage) -> tuple[int, int]:
     """Run a few jobs of each kind, so that all is there once; return the memory then."""
     tasks = [stage.app.ref(name) for name in ("quick", "in_thread", "in_process")]
-    jobs = stage.app.enqueue_many(
-        [task.call(f"warm-{n}", 0.0) for n in range(40) for task in tasks]
-    )
-    for job in jobs:
-        job.result(timeout=_QUIET_S)
-    stage.clear(Ledger())
+    stage.app.enqueue_many([task.call(f"warm-{n}", 0.0) for n in range(40) for task in tasks])
+    ledger = Ledger()
+    stage.until_quiet(ledger, stage.depths)
+    stage.clear(ledger)
+    if ledger.wrong:
+        raise RuntimeError(f"even before anything was broken: {ledger.wrong}")
     stage.diary.write_text("")
     # The books begin here: what the first jobs left in the counts is not theirs.
     for key in stage.raw.scan_iter(match="*counts*", count=1000):

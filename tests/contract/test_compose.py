@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,34 @@ def test_a_worker_has_more_time_to_stop_than_its_grace(service):
     assert command[0] == "worker"
     grace = float(command[command.index("--grace") + 1])
     assert seconds(SERVICES[service]["stop_grace_period"]) > grace
+
+
+def check_of(service: str) -> str:
+    kind, line = SERVICES[service]["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    return line.replace("$$", "$")
+
+
+@pytest.mark.parametrize("service", WORKERS)
+def test_a_worker_is_healthy_while_it_touches_its_file(service, tmp_path):
+    command = SERVICES[service]["command"]
+    file = command[command.index("--health-file") + 1]
+    assert f" {file})" in check_of(service)
+    line = check_of(service).replace(file, str(tmp_path / "well"))
+
+    def status() -> int:
+        return subprocess.run(["sh", "-c", line], stderr=subprocess.DEVNULL, check=False).returncode
+
+    assert status() != 0
+    (tmp_path / "well").touch()
+    assert status() == 0
+    os.utime(tmp_path / "well", (1, 1))
+    assert status() == 1
+
+
+def test_the_check_of_the_guide_is_that_of_the_compose_file():
+    guide = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    assert check_of("shared").replace("$", "$$") in guide
 
 
 def test_reserved_and_shared_workers_are_scaled_by_one_number():

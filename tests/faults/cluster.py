@@ -92,7 +92,10 @@ class Cluster:
 
     def follow(self, field: Field) -> None:
         """Have `field.raw` ask the node that has the namespace."""
-        owner = self.servers[self.node_of(field.keys.prefix.decode())]
+        key = field.keys.prefix.decode()
+        # A node that has just lost another may not know it yet.
+        wait_until(lambda: self.servers[self.node_of(key)].is_running, what="a new owner")
+        owner = self.servers[self.node_of(key)]
         field.raw = self._stack.enter_context(redis.Redis(port=port_of(owner)))
 
     def node_of(self, key: str) -> int:

@@ -41,5 +41,7 @@ class Ghost(Hand):
             rows = claimed[first : first + CLAIM_MAX]
             outcomes = [Ended(c.lane, c.id, c.fence, kind, number, b"!no") for c in rows]
             seats = {LANE: Seats(is_served=True, running=0)}
-            call = self._calls.claim(seq=self._seq, free=0, seats=seats, outcomes=outcomes)
+            call = self._calls.claim(
+                seq=self._seq, slots=len(rows), free=0, seats=seats, outcomes=outcomes
+            )
             assert self._space.driver.call(call) is not None

@@ -132,6 +132,13 @@ class Sentinels:
             return True
         return False
 
+    def kill_master(self) -> None:
+        """End the field's server, the first master, as the power does; wait for the next one."""
+        before = self.master_port()
+        assert before == port_of(self.field.server)
+        self.field.stop_server(kill=True)
+        self._until_master_is_not(before)
+
     def swap_by_hand(self) -> None:
         """Swap master and replica as an operator does, and tell the sentinels."""
         old = self.master

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from laneq import LaneQ, LaneqError, State
+from laneq import LaneQ, LaneqError, RedisUnavailable, State
 from laneq.drive import SyncDriver
 from laneq.embedded import EmbeddedServer
 from tests.faults.conftest import NewField
@@ -235,7 +235,27 @@ def test_fault_D2_after_a_failover_all_go_on_with_the_new_master(
         assert field.assert_conserved(producer.safe) == {State.SUCCEEDED: len(producer.safe)}
         assert len(producer.safe) > len(producer.all) // 10
         assert all(worker.is_running for worker in workers)
+        assert any("the worker changes over" in worker.text for worker in workers)
         assert_extra_starts_are_of_a_switch(field, switches)
+
+
+def test_fault_D2_a_master_that_dies_is_replaced_and_all_go_on(new_field: NewField) -> None:
+    field = new_field(port=0)
+    with Sentinels(field) as sentinels, Crowd() as crowd:
+        worker = field.worker(slots=4)
+        producer = SafeProducer(field, run_s=0.05)
+        crowd.begin(producer.enqueue, 0.01)
+        until_working(field, producer, 20)
+        began_us = field.now_us()
+        sentinels.kill_master()
+        until_working(field, producer, 2 * FACTOR)
+        crowd.end()
+        producer.app.close()
+        field.until_settled(producer.safe, 60)
+        assert field.states(producer.safe) == {State.SUCCEEDED: len(producer.safe)}
+        assert_extra_starts_are_of_a_switch(field, [(began_us, field.now_us())])
+        assert {type(error) for error in producer.errors} <= {RedisUnavailable}
+        assert worker.is_running
 
 
 def assert_extra_starts_are_of_a_switch(field: Field, switches: list[tuple[int, int]]) -> None:

@@ -43,9 +43,12 @@ def test_fault_D3_at_maxmemory_enqueue_says_why_and_the_backlog_drains(
     assert error.word == "OOM"
     assert "maxmemory" in str(error)
     assert "free memory, or raise the limit" in str(error)
-    # Nothing half-written: of the call that was refused there is nothing.
+    # Nothing half-written: of the call that was refused there is nothing. (The walk itself needs
+    # room: a transaction is refused too.)
+    field.raw.config_set("maxmemory", 0)
     assert field.assert_conserved(stored) == {State.WAITING: len(stored)}
     assert len(field.places()) == len(stored) + 1
+    field.raw.config_set("maxmemory", limit)
     health = field.laneq_json("health", status=1)
     assert "over_limit" in [reason["kind"] for reason in health["reasons"]]
     began = time.monotonic()
@@ -221,10 +224,14 @@ def asked(field: Field) -> int:
 
 def assert_calm(field: Field, workers: int = 1) -> None:
     """Idle workers ask for little: a wait and a claim each second, and their heartbeats."""
-    before, wait_s = asked(field), 2.0
-    time.sleep(wait_s)
-    per_s = (asked(field) - before) / wait_s
-    assert per_s <= 8 * workers, f"{per_s:g} commands a second of {workers} idle workers"
+    seen = []
+    for _ in range(5):  # what has just ended is still being reported
+        before, wait_s = asked(field), 2.0
+        time.sleep(wait_s)
+        seen.append((asked(field) - before) / wait_s)
+        if seen[-1] <= 6 * workers:
+            return
+    pytest.fail(f"{workers} idle workers send {seen} commands a second")
 
 
 @two_sizes("waiting, missing", ci=(1_000, 100), full=(20_000, 2_000))

@@ -188,7 +188,7 @@ def nobody_has_to_wait(field: Field) -> Iterator[None]:
         yield
         found = pinger.stop()
     limit_ms = FACTOR * 20
-    long = [entry for entry in slow.entries() if entry[0] > limit_ms + found.noise_max]
+    long = [entry for entry in slow.entries() if entry[0] > limit_ms + 2 * found.noise_max]
     # A machine under load takes the processor from the server too. That hits a call here and
     # there; work without a bound shows in most calls, or in one that takes seconds.
     assert len(long) <= 2, f"noise up to {found.noise_max:.1f} ms: {long}"

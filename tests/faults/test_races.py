@@ -18,6 +18,7 @@ import redis
 
 from laneq.calls import jobs, lanes, workers
 from laneq.calls.workers import Held, WorkerInfo
+from laneq.options import Lane
 from tests.lua.test_races import stage_of, together
 from tests.stage import SECOND, START_US, Stage, Worker, new
 
@@ -503,6 +504,33 @@ def test_no_batch_job_is_admitted_into_a_reserved_slot_by_fifty_claims_at_once(
             assert running["batch"] <= 2, f"{worker.id}: batch jobs in the slot kept for urgent"
             idle = 3 - running.total()
             assert 0 <= idle <= max(0, 1 - running["urgent"]), f"{worker.id} leaves {idle} idle"
+    starts = [job_id for worker in fleet for job_id in worker.held]
+    assert len(starts) == len(set(starts))
+
+
+def test_fifty_claims_at_once_leave_the_fleet_the_slots_of_its_reserve(arena: Arena) -> None:
+    fleet = [arena.worker(f"w{n:02}") for n in range(50)]
+    arena.stage.publish(Lane("urgent", priority=1000, reserve=10), Lane("batch", priority=10))
+    for worker in fleet:
+        worker.stage.lanes = arena.stage.lanes
+        worker.claim()  # so that its slot is known
+    arena.stage.put(*(f"b{n:04}" for n in range(600)), lane="batch")
+    rng = random.Random(7)
+
+    def claim_in_turn(part: list[Worker]) -> None:
+        for worker in part:
+            done = [worker.ended(i) for i in worker.held if rng.random() < 0.5]
+            worker.claim(outcomes=done)
+
+    for round_ in range(6):
+        urgent = rng.choice([0, 3, 10, 25])
+        arena.stage.put(*(f"u{round_}-{n}" for n in range(urgent)), lane="urgent")
+        order = rng.sample(fleet, len(fleet))
+        together(*(partial(claim_in_turn, order[n::5]) for n in range(5)))
+        running = Counter(job.lane for worker in fleet for job in worker.held.values())
+        kept = max(0, 10 - running["urgent"])
+        assert running.total() + kept <= len(fleet), "batch jobs in slots kept for urgent"
+        assert running.total() + kept == len(fleet), "slots idle that nobody keeps"
     starts = [job_id for worker in fleet for job_id in worker.held]
     assert len(starts) == len(set(starts))
 

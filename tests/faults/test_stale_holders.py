@@ -34,7 +34,8 @@ def test_fault_B1_no_window_of_time_delivers_a_job_again(
     while field.now_us() < first_due_us - 1e6:
         assert set(leases(field)) == running
         (shown,) = (row for row in field.laneq_json("lanes") if row["name"] == "normal")
-        assert (shown["running"], shown["scheduled"]) == (20, 50)
+        if field.now_us() < first_due_us - 1e6:  # the command may take long
+            assert (shown["running"], shown["scheduled"]) == (20, 50)
     ids = [*scheduled, *running]
     field.until_settled(ids, 2 * run_s)
     field.assert_once(ids)

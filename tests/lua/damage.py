@@ -101,7 +101,20 @@ def _same_score(word: str, *ids: str) -> Break:
     return do
 
 
-_COUNT: Final = frozenset({"balance of tasks"})
+def _with_fleet(field: str, value: int | None) -> Break:
+    """Reserve slots over the fleet, of which a worker tells what it has; then break a sum."""
+
+    def do(stage: Stage, client: Any) -> None:
+        stage.set_lane("urgent", {"reserve": 1})
+        stage.worker("w", slots=6).claim(free=2)
+        assert stage.audit().problems == []
+        if value is None:
+            client.hdel(stage.keys.fleet, field)
+        else:
+            client.hset(stage.keys.fleet, field, value)
+
+    return do
+
 
 DAMAGES: Final = {
     # --- in no place ---
@@ -299,6 +312,8 @@ DAMAGES: Final = {
     "a heartbeat of nobody": Damage(
         "worker", lambda s, c: c.zadd(s.keys.beats, {"ghost": s.now() + SECOND}), {}
     ),
+    "a sum of the fleet that is off": Damage("fleet", _with_fleet("free:urgent", 5), {}),
+    "the sums of the fleet are gone": Damage("fleet", _with_fleet("slots:urgent", None), {}),
     "a watcher of a job that has ended": Damage(
         "watcher",
         lambda s, c: (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ctypes
 import os
 import signal
@@ -16,6 +17,10 @@ from laneq import LaneQ, Retry, current_job
 
 app = LaneQ()
 ONCE = Retry(1)
+
+if number := os.environ.get("LANEQ_TEST_SIGNAL_AT_EXIT"):
+    # The last word of a terminal or a supervisor reaches a process that is on its way out.
+    atexit.register(os.kill, os.getpid(), int(number))
 
 
 @app.task(name="children.describe", executor="process", timeout=60)

@@ -259,6 +259,18 @@ def test_a_worker_that_is_killed_has_its_jobs_run_again_elsewhere(
     assert [entry.outcome for entry in job.info().history] == ["worker lost"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_signal_that_comes_when_all_is_done_does_not_spoil_the_exit(
+    app: LaneQ, start: Start, number: signal.Signals, processes: str
+) -> None:
+    worker = start("--processes", processes, LANEQ_TEST_SIGNAL_AT_EXIT=str(int(number)))
+    worker.until("is ready", times=int(processes))
+    worker.send(number)
+    assert worker.wait() == 0, worker.text
+    assert "Traceback" not in worker.text
+
+
 def test_a_burst_runs_what_is_waiting_and_exits(app: LaneQ, start: Start) -> None:
     app.sync_driver.call(app.publish_call())
     jobs = app.enqueue_many([tasks.add.call(n, 1) for n in range(50)])

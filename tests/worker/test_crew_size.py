@@ -67,7 +67,7 @@ class Plant:
 async def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Plant]:
     """One to four workers of eight slots each, in quick time."""
     monkeypatch.setattr(supervisor, "_SETTLE_S", 0.3)
-    monkeypatch.setattr(supervisor, "HOLD_S", 0.5)
+    monkeypatch.setattr(supervisor, "STEP_DOWN_S", 0.5)
     (tmp_path / "child.py").write_text(_CHILD)
     options = WorkerOptions(concurrency=2, max_slots=8, processes=1, processes_max=4)
     command = [sys.executable, str(tmp_path / "child.py"), str(tmp_path)]
@@ -95,7 +95,7 @@ async def test_workers_come_at_once_as_many_as_are_wanted_and_no_more(
     await plant.until(4)
 
 
-async def test_workers_go_one_at_a_time_when_the_others_are_enough_for_a_while(
+async def test_workers_go_a_third_of_the_surplus_at_a_time_when_the_others_are_enough_for_a_while(
     plant: Plant, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant.want(32)

@@ -190,10 +190,11 @@ async def test_where_all_slots_are_reserved_the_reserve_shrinks_with_them(
     assert (view.reserve, view.pool.lanes) == ({"urgent": 2}, ("urgent",))
 
 
+@pytest.mark.slow
 async def test_an_idle_worker_looks_no_more_often_than_it_beats(
     crew: Crew, app: LaneQ, raw: redis.Redis
 ) -> None:
-    worker = await crew.start(app, slots=2, max_slots=8, poll=60)
+    worker = await crew.start(app, slots=3, min_slots=2, max_slots=8, poll=60)
     elastic = worker._elastic
     assert elastic is not None
     elastic.idle_s = 3.0
@@ -201,6 +202,11 @@ async def test_an_idle_worker_looks_no_more_often_than_it_beats(
     began = time.monotonic()
     await count_looks(worker, 2)
     assert time.monotonic() - began >= 5
+    worker.slots.resize(2)
+    await count_looks(worker, 1)
+    began = time.monotonic()
+    await count_looks(worker, 1)
+    assert time.monotonic() - began >= 9
 
 
 async def test_redis_away_changes_no_slots(crew: Crew, app: LaneQ) -> None:

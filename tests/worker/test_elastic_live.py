@@ -61,8 +61,11 @@ class Field:
         rows = (line.split() for line in self.waits_file.read_text().splitlines())
         return [(float(began), float(wait)) for began, wait in rows]
 
+    async def workers(self) -> list[WorkerView]:
+        return await self.app.async_driver().call(list_workers(self.app.keys))
+
     async def worker(self) -> WorkerView:
-        (view,) = await self.app.async_driver().call(list_workers(self.app.keys))
+        (view,) = await self.workers()
         return view
 
     async def until_slots(self, slots: int, within_s: float) -> float:
@@ -160,6 +163,55 @@ async def test_the_documented_step_is_followed_and_given_back(
     assert all(0 <= at <= 3 for at in late), figures
     assert at_steady == []
     assert back_s <= 120
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_processes_follow_too_where_one_has_not_enough_slots(
+    tmp_path: Path, url: str, namespace: str
+) -> None:
+    options = ("--min", "1", "--max", "4", "--processes", "1", "--processes-max", "4")
+    async with field(tmp_path, url, namespace, *options) as plant:
+        await plant.load(5, 10)
+        assert len(await plant.workers()) == 1
+        step_at, _ = await plant.load(80, 60)
+        crowd = await plant.workers()
+        ended_at = time.monotonic()
+        async with asyncio.timeout(125):
+            while [view.slots for view in await plant.workers()] != [1]:
+                await asyncio.sleep(0.1)
+        back_s = time.monotonic() - ended_at
+        late = [began + wait - step_at for began, wait in plant.waits() if wait > 0.5]
+        figures = {
+            "slots_at_80_per_s": [view.slots for view in crowd],
+            "late_until_s": round(max(late, default=0), 2),
+            "back_at_the_minimum_after_s": round(back_s, 1),
+        }
+        print(json.dumps(figures), *plant.steps(), sep="\n")  # noqa: T201  for the docs
+    assert 3 <= len(crowd) <= 4
+    # How long three processes take to start is the machine's business; then none is late.
+    assert all(at <= 45 for at in late), figures
+    assert back_s <= 120
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_two_workers_of_a_fleet_do_not_both_grow_for_the_same_backlog(
+    tmp_path: Path, url: str, namespace: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    both = ("--min", "1", "--max", "40")
+    async with field(tmp_path, url, namespace, *both) as plant:
+        with process(tmp_path / "other", url, namespace, *both) as (_, lines):
+            while " is ready" not in lines.read_text():
+                await asyncio.sleep(0.05)
+            await plant.load(10, 15)
+            await plant.load(100, 30)
+            slots = [view.slots for view in await plant.workers()]
+            print(slots, *plant.steps(), sep="\n")  # noqa: T201  for the docs
+    # 100/s of 100 ms keep ten slots busy; at rest they are loaded to 80 %.
+    assert abs(slots[0] - slots[1]) <= 2
+    assert sum(slots) <= 40
 
 
 def _instant(line: str) -> float:

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
 from laneq import Lane, LaneQ, RedisRefused, State
+from laneq.drive import AsyncDriver
 from laneq.worker import Worker, WorkerOptions
+from laneq.worker import worker as worker_module
 from tests.proxy import Proxy
 from tests.worker.conftest import Crew, Gate, soon
 
@@ -171,6 +174,44 @@ async def test_a_worker_that_starts_while_redis_is_away_waits_and_says_so(
     starting = asyncio.ensure_future(worker.start())
     await soon(lambda: "waiting for Redis" in caplog.text)
     assert not worker.ready.is_set()
+    proxy.restore()
+    await starting
+    job = await app.ref("t").aenqueue()
+    assert await job.aresult(10) == "done"
+    await worker.stop()
+
+
+@pytest.mark.parametrize("step", ["Runner", "warn_of_server", "subscribe"])
+async def test_an_outage_at_any_step_of_its_start_is_no_reason_for_a_worker_to_end(
+    crew: Crew,
+    app: LaneQ,
+    through: LaneQ,
+    proxy: Proxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    @through.task(name="t")
+    async def t() -> str:
+        return "done"
+
+    home = AsyncDriver if step == "subscribe" else worker_module
+    as_usual = getattr(home, step)
+    has_begun = False
+
+    def cut_off(*args: Any, **kwargs: Any) -> Any:
+        nonlocal has_begun
+        if not has_begun:
+            has_begun = True
+            proxy.refuse()
+        return as_usual(*args, **kwargs)
+
+    monkeypatch.setattr(home, step, cut_off)
+    worker = Worker(through, WorkerOptions(concurrency=1))
+    starting = asyncio.ensure_future(worker.start())
+    await soon(lambda: "waiting for Redis" in caplog.text or starting.done())
+    assert has_begun
+    assert not starting.done()
     proxy.restore()
     await starting
     job = await app.ref("t").aenqueue()

@@ -220,8 +220,8 @@ def _lanes(
 ) -> Iterator[LaneHealth]:
     for lane, depth in zip(lanes.lanes, depths, strict=True):
         oldest = None
-        if depth.head_score_us is not None:
-            oldest = max((depth.now_us - depth.head_score_us) / 1e6, 0.0)
+        if depth.head_ready_us is not None:
+            oldest = max((depth.now_us - depth.head_ready_us) / 1e6, 0.0)
         slo_us = lanes.wire(lane.name).get("slo_us")
         yield LaneHealth(
             name=lane.name,

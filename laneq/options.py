@@ -506,16 +506,20 @@ _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
-def _lane_value(option: str, text: str) -> Any:
+def _json_value(option: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(option, f"must be a JSON object, not {text!r}: {error}") from None
+
+
+def _lane_value(option: str, text: str) -> Any:  # noqa: PLR0911  one per kind of option
     text = text.strip()
     word = text.lower()
     if word in {"none", ""} and option in _LANE_OPTIONAL:
         return None
     if option == "fair_weights":
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise OptionError(option, f"must be a JSON object, not {text!r}: {error}") from None
+        return _json_value(option, text)
     if option in {"rate", "fair_by"} or (option == "reserve" and word == "auto"):
         return text
     if option in _LANE_TIMES:

@@ -1,9 +1,10 @@
 -- lanes: read the version and effective settings of all lanes.
 -- FLAGS   no-writes
--- KEYS    state lanes overrides tasks
+-- KEYS    state lanes overrides tasks sizing
 -- ARGV    task
--- RETURNS {"ok", version, config, {name json...}, {name json...}, task line}: the
---         declarations, what operators set, and the published line of one task
+-- RETURNS {"ok", version, config, {name json...}, {name json...}, task line, {name json...}}:
+--         the declarations, what operators set, the published line of one task, and the
+--         decisions on automatic reserves
 -- COST    O(lanes)
 return {
   "ok",
@@ -12,4 +13,5 @@ return {
   redis.call("HGETALL", lanes_key),
   redis.call("HGETALL", overrides_key),
   redis.call("HGET", tasks_key, task) or "",
+  redis.call("HGETALL", sizing_key),
 }

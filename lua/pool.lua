@@ -17,7 +17,7 @@
 -- what waits. What the fleet has is added up at most once a second, more seldom in a large fleet,
 -- and kept in the state: so that each worker's question does not cost a look at all others.
 -- @include clock
--- @include head
+-- @include ready
 -- @include lane_name
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
 local names = {}
@@ -111,15 +111,6 @@ local function mean_run(i)
   add(redis.call("HGETALL", before_key(i)))
   if runs == 0 then add(redis.call("HGETALL", coarse_key(i))) end
   return runs, runs > 0 and total / runs or 0
-end
-
--- When a job became ready: its score, unless it has a boost or shares a fair lane. A large
--- record is not read for that.
-local function ready_of(id, score)
-  if redis.call("HSTRLEN", jobs_key, id) > 65536 then return score end
-  local record = redis.call("HGET", jobs_key, id)
-  local head = record and head_of(record) or ""
-  return option_of(head, "y") or score + (option_of(head, "b") or 0)
 end
 
 local settings, lowest = settings_of(), nil

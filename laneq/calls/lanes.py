@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from laneq.calls.call import Call
@@ -57,6 +57,8 @@ class LanesInForce:
     Attributes:
         is_partial: whether an older laneq worked them out: options that it does not know are
             not in force until a newer one publishes again.
+        decisions: lane → the last decision on its automatic reserve, as it is stored; it stays
+            when the reserve is no longer automatic.
     """
 
     version: int
@@ -64,6 +66,7 @@ class LanesInForce:
     declared: Mapping[str, Mapping[str, Any]]
     overrides: Mapping[str, Mapping[str, Any]]
     task_line: str = ""
+    decisions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_partial: bool = False
 
     @property
@@ -207,6 +210,7 @@ def read_lanes(keys: Keys, *, task: str = "") -> Call[LanesInForce]:
             declared=pairs(reply[3]),
             overrides=pairs(reply[4]),
             task_line=reply[5].decode(),
+            decisions=pairs(reply[6]),
             is_partial=any(len(row) < _FIRST_COLUMNS + len(_UNSAID) for row in _raw_rows(reply[2])),
         )
 

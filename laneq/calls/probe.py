@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from laneq.calls.call import Call
@@ -49,7 +50,12 @@ def try_claim(keys: Keys, look: str, lanes: LanesInForce) -> Call[ClaimReply | N
         look: random, of this look; stands in the place of a worker.
         lanes: the lanes in force.
     """
-    return ClaimCalls(keys, look, lanes).claim(seq=1, slots=0, free=0, seats={})
+    # Without limits: they have no say in a claim for no slot, and would note what it has free.
+    free = tuple(
+        replace(lane, max_running=-1, start_every_us=-1, reserve_slots=0) for lane in lanes.lanes
+    )
+    calls = ClaimCalls(keys, look, replace(lanes, lanes=free))
+    return calls.claim(seq=1, slots=0, free=0, seats={})
 
 
 def try_commands(keys: Keys, look: str) -> Call[list[str]]:

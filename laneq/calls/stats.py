@@ -28,7 +28,7 @@ class Depths:
     """A lane's present and counts, and its counts as noted `window` ago.
 
     Attributes:
-        head_score_us: score of the first waiting job, None when none waits.
+        head_ready_us: when the first job that waits became ready, None when none waits.
         past: instant in µs and counts (enqueued, started, succeeded, dead,
             inverted, overtaken) of the oldest note within the window; None without one.
             Older workers note less.
@@ -39,7 +39,7 @@ class Depths:
     scheduled: int
     running: int
     dead_letters: int
-    head_score_us: int | None
+    head_ready_us: int | None
     counts: dict[str, int]
     past: tuple[int, ...] | None
 
@@ -61,7 +61,7 @@ def depths(keys: Keys, lanes: Sequence[str], *, window_s: float = 60) -> Call[li
                 scheduled=row[1],
                 running=row[2],
                 dead_letters=row[3],
-                head_score_us=int(row[4]) if row[4] else None,
+                head_ready_us=int(row[4]) if row[4] else None,
                 counts=_pairs(row[5]),
                 past=tuple(int(word) for word in row[6].split()) if row[6] else None,
             )
@@ -149,8 +149,8 @@ def lane_view(lanes: LanesInForce, name: str, depth: Depths, measured: Spread) -
     if arrivals is not None and run_us is not None and arrivals > 0:
         recommended = reserve_for(arrivals, run_us / 1e6)
     oldest = None
-    if depth.head_score_us is not None:
-        oldest = max((depth.now_us - depth.head_score_us) / 1e6, 0.0)
+    if depth.head_ready_us is not None:
+        oldest = max((depth.now_us - depth.head_ready_us) / 1e6, 0.0)
     return LaneView(
         name=name,
         priority=lane.priority,
@@ -163,7 +163,7 @@ def lane_view(lanes: LanesInForce, name: str, depth: Depths, measured: Spread) -
         latency_ms=_percentiles(measured["l"]),
         arrivals_per_s=None if arrivals is None else round(arrivals, 3),
         completions_per_s=None if completions is None else round(completions, 3),
-        reserve=lane.reserve,
+        reserve=lane.reserve_slots,
         reserve_recommended=recommended,
         priority_adherence=adherence,
         overtaken_share=overtaken_share,

@@ -18,6 +18,7 @@ from laneq.cli.output import (
     Column,
     compact,
     duration,
+    instant,
     milliseconds,
     number,
     print_fields,
@@ -168,10 +169,14 @@ def show(settings: Settings, lane: str) -> None:
                 "windows": [_window_json(s, spread) for s, spread in spreads.items()],
                 "order": {m.other: m.text for m in meaning.meetings},
                 "standing": _standing_json(meaning),
+                "decision": _decision(in_force, lane),
             }
         )
         return
     _print_present(view, dropped)
+    decision = _decision(in_force, lane)
+    if decision is not None:
+        _print_decision(decision)
     click.echo()
     _print_settings(declared, overridden, settings_now)
     click.echo()
@@ -181,6 +186,21 @@ def show(settings: Settings, lane: str) -> None:
     if meaning.meetings:
         click.echo(f"\nOrder. {meaning.text}")
         print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
+
+
+def _decision(lanes_: LanesInForce, lane: str) -> dict[str, Any] | None:
+    """Return the last decision on a reserve that sizes itself; None where it does not, yet."""
+    made = lanes_.decisions.get(lane)
+    if made is None or lanes_.lane(lane).reserve != "auto":
+        return None
+    keys = ("value", "before", "at", "inputs", "terms", "reason", "worker")
+    return {key: made.get(key) for key in keys}
+
+
+def _print_decision(decision: Mapping[str, Any]) -> None:
+    click.echo(f"\nThe reserve sizes itself. {decision['value']} slots: {decision['reason']}.")
+    terms = [(f"  {name}", compact(value)) for name, value in decision["terms"].items()]
+    print_fields([("  decided", instant(decision["at"])), *terms])
 
 
 def _over(lanes_: LanesInForce, lane: str) -> Mapping[str, Any]:

@@ -263,8 +263,8 @@ def lane_load(
     lane = session.lanes.lane(name)
     serving = [worker for worker in workers if name in worker.lanes]
     age_s = 0.0
-    if depth.waiting and depth.head_score_us is not None:
-        age_s = max(depth.now_us - depth.head_score_us, 0) / 1e6
+    if depth.waiting and depth.head_ready_us is not None:
+        age_s = max(depth.now_us - depth.head_ready_us, 0) / 1e6
     return LaneLoad(
         name,
         priority=lane.priority,

@@ -40,6 +40,7 @@ from laneq.worker.pool import ElasticSlots
 from laneq.worker.progress import ProgressSender
 from laneq.worker.runner import STUCK_AFTER_S, Reason, Run, Runner, call_hooks
 from laneq.worker.server import warn_of_server
+from laneq.worker.sizer import ReserveSizer
 from laneq.worker.slots import Slots
 from laneq.worker.wellness import LIMIT_S, Signs, Wellness
 
@@ -155,6 +156,8 @@ class Worker:
         self._on_share = on_share
         self._elastic: ElasticSlots | None = None
         self._elastic_task: asyncio.Task[None] | None = None
+        self._sizer: ReserveSizer
+        self._sizer_task: asyncio.Task[None] | None = None
         self._interrupter: Interrupter
         self._wellness: Wellness
         self._loop_task: asyncio.Task[None]
@@ -220,6 +223,9 @@ class Worker:
                 declared=app.lanes,
                 publish=app.publish_call,
             )
+            self._sizer = ReserveSizer(
+                self._driver, app.keys, self.id, lanes=lambda: self._claims.lanes
+            )
             self._letters = LetterWatch(self._driver, app.keys, lambda: self._claims.lanes)
             self._progress = ProgressSender(
                 self._driver, app.keys, lambda run: self._lose([run.fence])
@@ -257,6 +263,9 @@ class Worker:
         self._wellness = Wellness(self._signs, time.monotonic, limit_s=self._unwell_after_s)
         self._loop_task = loop.create_task(self._claims.run(), name="laneq-claims")
         self._loop_task.add_done_callback(self._loop_ended)
+        self._sizer.keep_time(now_us)
+        self._sizer_task = loop.create_task(self._sizer.run(), name="laneq-reserves")
+        self._sizer_task.add_done_callback(_tell_of_sizer)
         if self._elastic is not None:
             self._elastic.keep_time(now_us)
             self._elastic_task = loop.create_task(self._elastic.run(), name="laneq-pool")
@@ -321,6 +330,7 @@ class Worker:
         self._lease_us = {lane.name: lane.lease_us for lane in lanes.lanes}
         self._lanes = lanes.names
         self._heartbeat.set_interval(shortest_lease_us(lanes))
+        self._sizer.know(lanes)
         if self._elastic is not None:
             self._elastic.know(lanes, self._served)
             self._elastic.idle_s = self._heartbeat.interval_s
@@ -609,6 +619,8 @@ class Worker:
             self.stopped.set()
             return
         self.begin_stop()
+        if self._sizer_task is not None:
+            self._sizer_task.cancel()
         if self._elastic_task is not None:
             self._elastic_task.cancel()
         limit_s = self._options.grace_us / 1e6 if grace_s is None else grace_s
@@ -681,6 +693,11 @@ class Worker:
 def _tell_of_pool(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.error("the worker keeps the slots that it has from now on", exc_info=task.exception())
+
+
+def _tell_of_sizer(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("this worker sizes no reserves from now on", exc_info=task.exception())
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, function: Any, *args: Any) -> None:

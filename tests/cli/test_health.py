@@ -130,6 +130,14 @@ def test_a_job_that_waited_for_ten_times_its_slo_is_far_too_old(
     assert kinds(document) == ([] if is_well else [("too_old", "urgent")])
 
 
+def test_a_job_with_a_head_start_is_no_older_for_it(laneq: Commands, stage: Stage) -> None:
+    stage.set_lane("urgent", {"slo_us": 2 * SECOND})
+    register(stage)
+    stage.put("a", lane="urgent", boost_us=600 * SECOND)
+    urgent = laneq.json("health", schema="health")["lanes"][1]
+    assert urgent["oldest_wait_s"] < 20
+
+
 def test_a_lane_that_the_app_declares_with_an_slo_is_held_to_it(
     laneq: Commands, stage: Stage
 ) -> None:
@@ -145,6 +153,8 @@ def test_a_lane_that_the_app_declares_with_an_slo_is_held_to_it(
 def test_a_look_changes_no_count_and_no_order_and_wakes_nobody(
     laneq: Commands, stage: Stage
 ) -> None:
+    stage.set_lane("urgent", {"reserve": 2})
+    stage.set_lane("batch", {"max_running": 1, "rate": "5/s", "max_depth": 9})
     register(stage)
     stage.put("a", "b", "c")
     stage.put("later", when=f"+{60 * SECOND}")

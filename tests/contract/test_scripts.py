@@ -11,11 +11,12 @@ import redis
 
 from laneq import keys as keys_module
 from laneq import model
-from laneq.calls import checks, jobs, lanes, pool, probe, stats, workers
+from laneq.calls import checks, jobs, lanes, pool, probe, reserves, stats, workers
 from laneq.calls.call import Call
 from laneq.calls.workers import Held, Sample, WorkerInfo
 from laneq.codec import encode_value
 from laneq.keys import PERMANENT, keys_of
+from laneq.options import Lane
 from laneq.scripts import Script, build, load, lua_folder, names
 from tests.stage import SECOND, START_US, Stage, new
 
@@ -173,7 +174,7 @@ def test_nothing_is_read_whole_that_may_be_large(name):
         assert key in {
             "lanes_key", "overrides_key", "counts_key", "task_counts_key",
             "slice_key", "fine_key", "before_key", "coarse_key",
-            "fleet_key",  # a line a live worker
+            "sizing_key", "fleet_key",  # a field a lane, a line a live worker
         }  # fmt: skip
     for found in re.findall(r'"Z(?:REV)?RANGE",([^)]*)', code):
         assert "-1" not in found.replace("- 1", "")
@@ -289,7 +290,39 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(workers.pass_on(keys, stage.lanes.names))
     stage.run(workers.leave(keys, "w"))
     check_and_mend(stage)
+    limit_and_size(stage)
     return ran
+
+
+def limit_and_size(stage: Stage) -> None:
+    """Use lanes with every limit: claims, enqueues and the sizing of reserves."""
+    keys = stage.keys
+    stage.publish(
+        Lane("urgent", priority=1000, reserve="auto"),
+        Lane("normal", priority=100, max_running=1, max_depth=50),
+        Lane("batch", priority=10, rate="2/s", fair_by="x", max_depth=50),
+    )
+    measured = stage.run(
+        reserves.take_duty(keys, "y", stage.lanes.names, now_us=stage.now(), ttl_us=60 * SECOND)
+    )
+    made = {"urgent": {"value": 2}}
+    assert stage.run(reserves.decide(keys, "y", term=measured.term or 0, decisions=made))
+    stage.publish(Lane("urgent", priority=1000, reserve="auto"))
+    for n in range(6):
+        stage.put(f"n{n}", f"x{n}", lane="normal")
+        stage.enqueue(new(f"f{n}", lane="batch", fair_key=f"k{n % 2}"))
+    stage.put("due", lane="batch", when="+1", fair_key="k1")
+    stage.forward(SECOND)
+    one, two = stage.worker("y", slots=4), stage.worker("z", slots=2)
+    one.claim()
+    two.claim(listening=["urgent", "normal", "batch"])
+    stage.put("u", lane="urgent")
+    one.claim(outcomes=[one.ended(job_id) for job_id in list(one.held)])
+    stage.run(workers.register(keys, "z", WorkerInfo("n", "h", 1, 2, {}, [], [])))
+    stage.forward(60 * SECOND)
+    one.claim(is_look=True)
+    stage.run(workers.leave(keys, "y"))
+    stage.run(lanes.purge(keys, "batch"))
 
 
 def check_and_mend(stage: Stage) -> None:

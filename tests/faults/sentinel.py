@@ -216,13 +216,17 @@ def _binary(field: Field) -> Path:
     return binary
 
 
+#: Ends the program when what started it has gone, however that ended: its pipe closes then.
+_UNTIL_TOLD: Final = '"$@" <&- & read -r _; kill $!; wait $!'
+
+
 @contextlib.contextmanager
-def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program until the block ends."""
+def running(command: list[str], log: Path) -> Iterator[None]:
+    """Run a program until the block ends, and no longer than this process lives."""
+    words = ["/bin/sh", "-c", _UNTIL_TOLD, "sh", *command]
     with log.open("ab") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=out, stderr=out)
         try:
-            yield process
+            yield
         finally:
-            process.terminate()
-            process.wait(10)
+            process.communicate(timeout=10)

@@ -192,7 +192,7 @@ def test_a_full_lane_refuses_and_stores_nothing(stage):
     stage.publish(Lane("small", max_depth=3))
     stage.put("a", "b", lane="small")
     before = stage.snapshot()
-    with pytest.raises(LaneFull, match="small.*max_depth=3"):
+    with pytest.raises(LaneFull, match=r"small.*max_depth=3"):
         stage.enqueue(new("c", lane="small"), new("d", lane="small"))
     with pytest.raises(LaneFull):
         stage.enqueue(new("e"), new("c", lane="small"), new("d", lane="small"))

@@ -331,10 +331,10 @@ def test_jobs_that_expire_at_their_start_cost_no_start(stage):
 # --- the books -------------------------------------------------------------------------
 
 
-def wrong_sums(stage: Stage) -> dict[str, tuple[int, int]]:
+def wrong_sums(stage: Stage) -> dict[str, object]:
     """Return lanes whose sums are not those of the workers' lines."""
     found = fleet(stage)
-    wrong = {}
+    wrong: dict[str, object] = {}
     for field in found:
         word, _, lane = field.partition(":")
         if word == "slots":

@@ -21,19 +21,26 @@ def test_the_present_of_each_lane_is_told(stage):
     stage.put("x", lane="batch")
     normal, batch = depths(stage, "normal", "batch")
     assert (normal.waiting, normal.scheduled, normal.running, normal.dead_letters) == (2, 1, 1, 1)
-    assert normal.head_score_us == stage.places("waiting")["a"]
+    assert normal.head_ready_us == stage.places("waiting")["a"]
     assert normal.counts == stage.counts()
     assert (batch.waiting, batch.counts, batch.past) == (1, {"enqueued": 1}, None)
-    assert depths(stage, "urgent")[0].head_score_us is None
+    assert depths(stage, "urgent")[0].head_ready_us is None
 
 
 def test_due_jobs_count_as_waiting_and_the_oldest_is_the_head(stage):
     stage.put("s", when="+2")
     stage.forward(9)
     assert (depths(stage)[0].waiting, depths(stage)[0].scheduled) == (1, 0)
-    assert depths(stage)[0].head_score_us == START_US + 2
+    assert depths(stage)[0].head_ready_us == START_US + 2
     stage.put("w")
-    assert depths(stage)[0].head_score_us == START_US + 2
+    assert depths(stage)[0].head_ready_us == START_US + 2
+
+
+def test_a_head_start_is_no_wait(stage):
+    stage.put("boosted", boost_us=600 * SECOND)
+    ready = stage.places("waiting")["boosted"] + 600 * SECOND
+    assert START_US < ready <= stage.now()
+    assert depths(stage)[0].head_ready_us == ready
 
 
 def test_the_past_is_the_oldest_note_within_the_window(stage):

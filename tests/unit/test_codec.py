@@ -686,7 +686,11 @@ def test_a_record_survives_with_every_option() -> None:
 
 
 def test_every_letter_stands_for_one_option_of_a_record() -> None:
-    names = [name for name in codec.Record._fields if name not in {"task", "payload", "fair_key", "origin"}]
+    names = [
+        name
+        for name in codec.Record._fields
+        if name not in {"task", "payload", "fair_key", "origin"}
+    ]
     assert list(codec._LETTERS) == names
     assert len(set(codec._LETTERS.values())) == len(names)
     assert not {"p", "g"} & set(codec._LETTERS.values())

@@ -70,8 +70,9 @@ EVENTS: Final = (
 )
 
 #: Counts that are kept beside EVENTS: attempts ended by a cancel, jobs whose body was
-#: gone, dead letters dropped for number or age, starts while a higher lane waited.
-SIDE_EVENTS: Final = ("stopped", "missing", "dropped", "inverted")
+#: gone, dead letters dropped for number or age, starts while a higher lane waited, starts
+#: of jobs that a lower lane had overtaken.
+SIDE_EVENTS: Final = ("stopped", "missing", "dropped", "inverted", "overtaken")
 
 #: started = the sum of these and of what is running, at any instant.
 ATTEMPT_ENDS: Final = (
@@ -182,6 +183,7 @@ class LaneView:
     reserve: int | str
     reserve_recommended: int | None
     priority_adherence: float | None
+    overtaken_share: float | None
     paused: bool
     dead: int
     counts: dict[str, int]

@@ -42,6 +42,11 @@
 -- while it had a slot, and if a claim of its own filled that slot since, that
 -- claim put the token again.
 --
+-- Overtaking. Where a job starts although one of a strictly higher lane waits that
+-- could have had the slot, by aging that is, all that waits in that lane now is
+-- overtaken. Until when jobs became ready that were is kept for the lane (`passed` in
+-- the state: the version, then lane and instant in turn), and counted at their start.
+--
 -- Repeats. A worker claims one call at a time. seq names the call; the ids it
 -- got (and, with fence 0, those that were stale) are kept a minute, so that a call
 -- whose reply was lost can be asked again.
@@ -105,6 +110,7 @@ local function slow()
       return option_of(head_of(record), "r") or 300000000
     end,
     write_run = write_run,
+    option_of = option_of,
     finish = finish,
     put = put,
     read_run = read_run,
@@ -130,7 +136,7 @@ local function add_row(id, record, i, fence, attempt, score, enqueued)
 end
 local hints = redis.call(
   "HMGET", state_key, "clock", "version", "next_due", "watch_until", "watcher", "swept",
-  "watched", "capped"
+  "watched", "capped", "passed"
 )
 if not hints[2] or tonumber(hints[2]) ~= version then return { "config" } end
 start_clock(tonumber(hints[1] or "0"), fence_floor)
@@ -310,6 +316,18 @@ local function fetch(i, offset, n)
   waiting[i] = found[1] ~= nil
 end
 
+-- passed[i]: a job of lane i was overtaken in this call; overtaken_until[i]: instant up to
+-- which those were that became ready, by calls before this one.
+local passed, overtaken_until
+if hints[9] then
+  local of_version, rest = string.match(hints[9], "^(%d+)(.*)$")
+  if tonumber(of_version) == version then
+    overtaken_until = {}
+    for i, until_us in string.gmatch(rest, " (%d+) (%d+)") do
+      overtaken_until[tonumber(i)] = tonumber(until_us)
+    end
+  end
+end
 local rules
 local run_args, call_line = {}, {}
 local wanted = math.min(free, most)
@@ -335,7 +353,7 @@ if wanted > 0 then
   local round = 0
   while free > 0 and most > 0 do
     -- Pick by value until the slots are taken or nothing may start: picks[i] are
-    -- id, score and whether the start keeps to the order of priorities, in turn.
+    -- id, score, and true or those higher lanes over which the start goes, in turn.
     local picks, picked = {}, 0
     if heads_n == 1 then
       -- One lane has work: what it may start needs no comparing.
@@ -389,14 +407,17 @@ if wanted > 0 then
         local n = #of_lane
         of_lane[n + 1], of_lane[n + 2] = heads[best][at[best]], heads[best][at[best] + 1]
         picked = picked + 1
-        occupy(best, 1)
         -- A start keeps to the order of priorities if no strictly higher lane has
         -- work at this moment, whether or not this worker serves it.
-        local in_order = true
+        local over = true
         for i = 1, lanes_n do
-          if waiting[i] and rules[i][1] > rules[best][1] then in_order = false end
+          if waiting[i] and rules[i][1] > rules[best][1] then
+            if over == true then over = {} end
+            if served[i] and room_of(i) > 0 then over[#over + 1] = i end
+          end
         end
-        of_lane[n + 3] = in_order
+        of_lane[n + 3] = over
+        occupy(best, 1)
         at[best] = at[best] + 2
         if heads[best][at[best]] == nil then
           if #heads[best] < 2 * asked[best] then
@@ -450,7 +471,18 @@ if wanted > 0 then
             lease_ids[#lease_ids + 1] = id
             call_line[#call_line + 1] = id .. ":" .. run.fence
             bump(i, run.task, "started", 1)
-            if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
+            if of_lane[3 * j] ~= true then
+              bump(i, nil, "inverted", 1)
+              for _, higher in ipairs(of_lane[3 * j]) do
+                passed = passed or {}
+                passed[higher] = true
+              end
+            end
+            local until_us = overtaken_until and overtaken_until[i]
+            if until_us then
+              local ready = tonumber(run.ready) + (slow().option_of(head, "b") or 0)
+              if ready <= until_us then bump(i, nil, "overtaken", 1) end
+            end
           end
         else
           local task = has_options and string.sub(head, 1, has_options - 1) or head
@@ -465,7 +497,15 @@ if wanted > 0 then
           lease_ids[#lease_ids + 1] = id
           call_line[#call_line + 1] = id .. ":" .. fence
           bump(i, task, "started", 1)
-          if not of_lane[3 * j] then bump(i, nil, "inverted", 1) end
+          if of_lane[3 * j] ~= true then
+            bump(i, nil, "inverted", 1)
+            for _, higher in ipairs(of_lane[3 * j]) do
+              passed = passed or {}
+              passed[higher] = true
+            end
+          end
+          local until_us = overtaken_until and overtaken_until[i]
+          if until_us and tonumber(score) <= until_us then bump(i, nil, "overtaken", 1) end
         end
       end
       if #lease_ids > 0 then
@@ -495,6 +535,16 @@ if wanted > 0 then
     end
   end
   if #run_args > 0 then redis.call("HSET", runs_key, unpack(run_args)) end
+  if passed then
+    local line = { int(version) }
+    for i = 1, lanes_n do
+      -- What was started in this very call lost nothing.
+      local until_us = passed[i] and waiting[i] and now
+        or overtaken_until and overtaken_until[i]
+      if until_us then line[#line + 1] = i .. " " .. int(until_us) end
+    end
+    redis.call("HSET", state_key, "passed", table.concat(line, " "))
+  end
 end
 
 -- Slots that are no use to a lane that is listened for: end the wait; tokens are

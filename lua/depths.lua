@@ -4,7 +4,8 @@
 -- ARGV    window:int
 -- RETURNS {"ok", now, row...}; row: waiting scheduled running dead head_ready {counts} then line
 --         head_ready: when the first job that waits became ready, "" where none does
---         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead inverted)
+--         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead inverted
+--         overtaken)
 --         a scheduled job that is due counts as waiting, as a claim would have it
 -- COST    O(lanes × events)
 -- @include clock

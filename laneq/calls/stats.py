@@ -30,7 +30,8 @@ class Depths:
     Attributes:
         head_ready_us: when the first job that waits became ready, None when none waits.
         past: instant in µs and counts (enqueued, started, succeeded, dead,
-            inverted) of the oldest note within the window; None without one.
+            inverted, overtaken) of the oldest note within the window; None without one.
+            Older workers note less.
     """
 
     now_us: int
@@ -128,18 +129,21 @@ def lane_view(lanes: LanesInForce, name: str, depth: Depths, measured: Spread) -
     """Put together what an operator sees of a lane."""
     lane = lanes.lane(name)
     counts = {event: depth.counts.get(event, 0) for event in EVENTS}
-    arrivals = completions = adherence = None
+    arrivals = completions = adherence = overtaken_share = None
     started, inverted = counts["started"], depth.counts.get("inverted", 0)
+    overtaken = depth.counts.get("overtaken", 0)
     if depth.past is not None:
-        at_us, enqueued, past_started, succeeded, dead, past_inverted = depth.past
+        at_us, enqueued, past_started, succeeded, dead, past_inverted, *more = depth.past
         elapsed_s = max((depth.now_us - at_us) / 1e6, 1.0)
         arrivals = max(counts["enqueued"] - enqueued, 0) / elapsed_s
         ended = counts["succeeded"] + counts["dead"] - succeeded - dead
         completions = max(ended, 0) / elapsed_s
         if started > past_started:
             started, inverted = started - past_started, inverted - past_inverted
+            overtaken -= more[0] if more else overtaken
     if started > 0:
         adherence = round(1 - inverted / started, 4)
+        overtaken_share = round(overtaken / started, 4)
     run_us = mean_us(measured["r"])
     recommended = None
     if arrivals is not None and run_us is not None and arrivals > 0:
@@ -162,6 +166,7 @@ def lane_view(lanes: LanesInForce, name: str, depth: Depths, measured: Spread) -
         reserve=lane.reserve_slots,
         reserve_recommended=recommended,
         priority_adherence=adherence,
+        overtaken_share=overtaken_share,
         paused=lane.is_paused,
         dead=depth.dead_letters,
         counts={

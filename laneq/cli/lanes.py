@@ -245,6 +245,7 @@ def _print_present(view: LaneView, dropped: int) -> None:
             ("completions", f"{compact(view.completions_per_s)} per s"),
             ("reserve", f"{view.reserve}, recommended {number(view.reserve_recommended)}"),
             ("adherence", _share(view.priority_adherence)),
+            ("overtaken", _overtaken(view.overtaken_share)),
         ]
     )
 
@@ -252,6 +253,12 @@ def _print_present(view: LaneView, dropped: int) -> None:
 def _letters(kept: int, dropped: int) -> str:
     """Return how many dead letters a lane has, and that some are gone."""
     return f"{number(kept)}, and {dropped:,} older ones dropped" if dropped else number(kept)
+
+
+def _overtaken(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1%} of its jobs, by one of a lower lane on a slot that they could have had"
 
 
 def _share(value: float | None) -> str:

@@ -12,7 +12,7 @@ from tests.stage import Stage
 KEYS = [
     "name", "priority", "depth", "scheduled", "running", "oldest_wait_s", "wait_ms", "run_ms",
     "latency_ms", "arrivals_per_s", "completions_per_s", "reserve", "reserve_recommended",
-    "priority_adherence", "paused", "dead", "counts",
+    "priority_adherence", "overtaken_share", "paused", "dead", "counts",
 ]  # fmt: skip
 
 

@@ -457,6 +457,90 @@ def test_a_lane_of_the_same_priority_is_not_a_higher_one(bare):
     assert inverted(bare) == {}
 
 
+# --- overtaking -------------------------------------------------------------
+
+
+def overtaken(stage) -> dict[str, int]:
+    names = stage.lanes.names
+    return {n: stage.counts(n)["overtaken"] for n in names if "overtaken" in stage.counts(n)}
+
+
+def aged(stage) -> None:
+    """Have a job of `batch` go first although one of `normal` waits."""
+    stage.put("old", "older", lane="batch")
+    stage.forward(100 * SECOND)
+    stage.put("n1", "n2")
+    assert stage.worker().take() == ["old"]
+
+
+def test_a_job_is_overtaken_when_a_lower_one_starts_on_a_slot_that_it_could_have_had(stage):
+    aged(stage)
+    assert overtaken(stage) == {}  # it is told at the start
+    stage.forward(SECOND)
+    stage.put("later")
+    assert stage.worker("v", slots=9).take() == ["older", "n1", "n2", "later"]
+    assert overtaken(stage) == {"normal": 2}
+
+
+def test_what_starts_in_the_same_call_lost_nothing(stage):
+    stage.put("old", lane="batch")
+    stage.forward(100 * SECOND)
+    stage.put("n")
+    assert stage.worker(slots=2).take() == ["old", "n"]
+    stage.put("m")
+    assert stage.worker("v").take() == ["m"]
+    assert overtaken(stage) == {}
+
+
+def test_a_slot_that_the_waiting_job_could_not_have_had_does_not_count(stage):
+    stage.put("u", lane="urgent")
+    stage.put("b", "c", lane="batch")
+    stage.worker(serves=["batch"]).take()
+    # The one free slot is kept for `batch`.
+    stage.worker("v", slots=1, reserve={"batch": 1}).take()
+    assert inverted(stage) == {"batch": 2}
+    assert stage.worker("x").take() == ["u"]
+    assert overtaken(stage) == {}
+
+
+def test_a_lower_job_that_has_expired_overtakes_nobody(stage):
+    stage.put("old", lane="batch", expires_us=SECOND)
+    stage.forward(100 * SECOND)
+    stage.put("n", "m")
+    assert stage.worker().take() == ["n"]
+    assert stage.worker("v").take() == ["m"]
+    assert overtaken(stage) == {}
+
+
+def test_a_retried_job_was_overtaken_if_it_was_in_this_wait(stage):
+    aged(stage)
+    worker = stage.worker("v")
+    stage.worker("x").take()  # "older"
+    assert worker.take() == ["n1"]
+    worker.finish("n1", "retried", number=SECOND, body=b"!no")
+    stage.forward(SECOND)
+    assert stage.worker("y", slots=2).take() == ["n2", "n1"]
+    assert overtaken(stage) == {"normal": 2}
+
+
+def test_a_boosted_job_that_came_later_was_not_overtaken(stage):
+    aged(stage)
+    stage.forward(SECOND)
+    stage.put("boosted", boost_us=50 * SECOND)
+    stage.worker("x").take()  # "older", which overtakes it too
+    stage.forward(SECOND)
+    stage.put("another", boost_us=50 * SECOND)
+    assert set(stage.worker("v", slots=9).take()) == {"n1", "n2", "boosted", "another"}
+    assert overtaken(stage) == {"normal": 3}
+
+
+def test_marks_of_lanes_that_have_changed_places_are_forgotten(stage):
+    aged(stage)
+    stage.set_lane("critical", {"priority": 1})
+    stage.worker("v", slots=9).take()
+    assert overtaken(stage) == {}
+
+
 def test_a_namespace_may_be_called_like_a_key(raw, request):
     from tests.conftest import drop_namespace
     from tests.stage import Stage

@@ -75,6 +75,7 @@ class Model:
     letters: dict[str, list[str]] = field(default_factory=lambda: {n: [] for n in NAMES})
     kept: dict[str, int] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
+    overtaken_until: dict[str, int] = field(default_factory=dict)
 
     def waiting(self, lane: str) -> list[Modelled]:
         found = [j for j in self.open.values() if j.lane == lane and j.state == "waiting"]
@@ -175,6 +176,7 @@ class Machine(RuleBasedStateMachine):
         running = Counter(job.lane for job in worker.held.values())
         served = worker.serves if worker.serves is not None else NAMES
         picked: list[str] = []
+        passed: set[str] = set()
         while free > 0:
             heads = [
                 head
@@ -201,12 +203,24 @@ class Machine(RuleBasedStateMachine):
             counts = self.model.counts[head.lane]
             counts["started"] += 1
             counts["inverted"] += bool(higher)
+            counts["overtaken"] += job.score + job.boost <= self.model.overtaken_until.get(
+                head.lane, 0
+            )
+            passed |= {
+                lane
+                for lane in higher
+                if lane in served
+                and may_start(lane, free=free, running=running, reserve=worker.reserve)
+            }
             job.state, job.holder, job.has_started = "running", worker.id, True
             job.attempt += 1
             job.deadline = now + DECLARED[job.lane].lease_us
             running[job.lane] += 1
             free -= 1
             picked.append(job.id)
+        self.model.overtaken_until |= {
+            lane: now for lane in passed if self.model.head(lane) is not None
+        }
         return picked
 
     # --- producers ---
@@ -430,6 +444,7 @@ class Machine(RuleBasedStateMachine):
         else:
             self.model.paused.add(lane)
             self.stage.set_lane(lane, {"paused": True})
+        self.model.overtaken_until.clear()
 
     # --- time ---
 

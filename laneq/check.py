@@ -77,7 +77,8 @@ TYPES: Final = {
          "outcomes", "workers", "task_counts", "counts", "fleet", "sizing"), "hash",
     ),
     **dict.fromkeys(
-        ("ended", "watchers", "beats", "waiting", "scheduled", "leases", "dead", "shares"), "zset"
+        ("ended", "watchers", "beats", "parked", "waiting", "scheduled", "leases", "dead",
+         "shares"), "zset",
     ),
     **dict.fromkeys(("wake", "rates"), "list"),
 }  # fmt: skip

@@ -30,7 +30,7 @@ local capped = cjson.decode(redis.call("HGET", state_key, "capped") or "{}")
 for i = 1, task_n do
   local at = task_at + (i - 1) * task_w
   local name = ARGV[at + TASK_NAME]
-  local most = string.match(ARGV[at + TASK_LINE], "^%S+ %d+ %d+ %d+ %d+ %d+ (%d+)$")
+  local most = string.match(ARGV[at + TASK_LINE], "^%S+ %d+ %d+ %d+ %d+ %d+ (%d+)")
   if most then
     capped[name] = tonumber(most)
   elseif capped[name] then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -65,7 +66,9 @@ def test_tasks_are_published_beside_the_lanes(bare):
     bare.publish(tasks={"shop.tasks.charge": task, "ünï": task})
     assert PublishedTask.from_line(read(bare, "ünï").task_line) == task
     assert PublishedTask.from_line("batch 5 1 2000000 9000000") == task, "of an older version"
-    assert PublishedTask.from_line("batch 5 1 2000000 9000000 1 2") == task, "of a newer one"
+    narrow = replace(task, max_running=2)
+    assert PublishedTask.from_line("batch 5 1 2000000 9000000 1 2 3") == narrow, "of a newer one"
+    assert PublishedTask.from_line(narrow.to_line()) == narrow
     assert read(bare, "other").task_line == ""
 
 

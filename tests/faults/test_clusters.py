@@ -19,6 +19,10 @@ from tests.faults.conftest import NewField
 from tests.faults.field import FACTOR, Field, wait_until
 
 
+# Servers and workers start slowly on a loaded machine; each wait has a limit of its own.
+pytestmark = pytest.mark.timeout(200)
+
+
 @pytest.fixture
 def field(new_field: NewField) -> Field:
     """A field; its own server stands beside the cluster, unused."""

@@ -23,7 +23,6 @@ from tests.faults.field import FACTOR, Field, two_sizes, wait_until
 from tests.faults.sentinel import Sentinels, port_of
 from tests.proxy import Proxy
 
-
 # Servers and workers start slowly on a loaded machine; each wait has a limit of its own.
 pytestmark = pytest.mark.timeout(200)
 

@@ -11,16 +11,15 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from laneq.calls import stats
 from laneq.calls import workers as worker_calls
 from laneq.cli.group import data_options
 from laneq.cli.output import Column, compact, milliseconds, number, print_table, progress
 from laneq.cli.report import print_json
-from laneq.cli.session import Session, opened
+from laneq.cli.session import opened
 from laneq.cli.settings import Settings
 from laneq.cli.status import Status
+from laneq.demand import demands
 from laneq.errors import OptionError
-from laneq.options import Lane
 from laneq.simulate import recorded, spell
 from laneq.simulate.outcome import MAY_MISS, LaneOutcome, Outcome, Range, simulate
 from laneq.simulate.published import Case
@@ -152,25 +151,12 @@ def _whole(text: str) -> int:
 
 def _live(settings: Settings, pool: tuple[Workers, ...], times: dict[str, Any]) -> Scenario:
     with opened(settings) as session:
-        recordings = recordings_of(session)
         workers = session.call(worker_calls.list_workers(session.keys))
-        session.say_if_empty()
-    return recorded.scenario_of(recordings, workers, pool=pool, **times)
-
-
-def recordings_of(session: Session) -> list[recorded.Recording]:
-    """Read what a namespace measured of its lanes."""
-    names = session.lanes.names
-    found = []
-    depths = session.call(stats.depths(session.keys, names))
-    for name, depth in zip(names, depths, strict=True):
-        spread = session.call(
-            stats.spread(session.keys, name, now_us=depth.now_us, window_s=_HOUR_S)
+        found = demands(
+            session.driver, session.keys, lanes=session.lanes, workers=workers, window_s=_HOUR_S
         )
-        notes = session.driver.command("LRANGE", session.keys.of_lane("rates", name), 0, -1)
-        lane = Lane.from_wire(session.lanes.wire(name))
-        found.append(recorded.Recording(lane, notes, spread["r"], depth.waiting))
-    return found
+        session.say_if_empty()
+    return recorded.scenario_of(found, workers, pool=pool, **times)
 
 
 # --- the cheapest arrangement -----------------------------------------------

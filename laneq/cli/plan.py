@@ -30,6 +30,7 @@ from laneq.simulate.search import Found, Variation, cheapest, variation_of, vary
 _BAR_WIDTH: Final = 40
 _LARGEST_POOL: Final = 256
 _HOUR_S: Final = 3600
+_SECOND_MS: Final = 1_000
 
 
 @click.command()
@@ -222,14 +223,14 @@ def _reserve(scenario: Scenario) -> str:
 
 def _print_outcome(outcome: Outcome) -> None:
     scenario = outcome.scenario
-    titles = ("arrived", "done/s", "wait p50", "p90", "p99", "max", "busy", "left")
+    titles = ("arrived", "done/s", "p50", "p99", "max", "busy", "left")
     columns = [Column("lane"), *(Column(title, "right") for title in titles)]
     with_slo = any(lane.slo_s is not None for lane in outcome.lanes)
     with_auto = any(lane.reserve is not None for lane in outcome.lanes)
     if with_slo:
-        columns += [Column("over slo", "right"), Column("slo", "right")]
+        columns += [Column("late", "right"), Column("slo", "right")]
     if with_auto:
-        columns.append(Column("auto reserve", "right"))
+        columns.append(Column("auto", "right"))
     rows = []
     for lane in outcome.lanes:
         row = [
@@ -237,7 +238,6 @@ def _print_outcome(outcome: Outcome) -> None:
             number(lane.arrived.median),
             compact(lane.done_per_s.median),
             milliseconds(lane.wait_p50_ms.median),
-            milliseconds(lane.wait_p90_ms.median),
             _span(lane.wait_p99_ms),
             milliseconds(lane.wait_max_ms.median),
             compact(lane.busy.median),
@@ -271,7 +271,10 @@ def _print_outcome(outcome: Outcome) -> None:
         f"\n{scenario.slots} slots"
         + (f", reserve {reserve}" if reserve else "")
         + f", {compact(outcome.busy.median)} busy; medians of {outcome.seeds} runs of "
-        f"{compact(scenario.seconds)} s (p99: least–greatest)."
+        f"{compact(scenario.seconds)} s.\nWaits from ready to start (p99: least–greatest)"
+        + ("; late: share that waited over its slo" if with_slo else "")
+        + ("; auto: reserve on average" if with_auto else "")
+        + "."
     )
 
 
@@ -282,7 +285,10 @@ def _ms(seconds: float | None) -> float | None:
 def _span(figure: Range) -> str:
     if figure.median is None or figure.low == figure.high:
         return milliseconds(figure.median)
-    return f"{milliseconds(figure.median)} ({compact(figure.low)}–{compact(figure.high)})"
+    # The ends in the unit of the middle.
+    unit = 1e3 if figure.median >= _SECOND_MS else 1.0
+    low, high = (figure.low or 0.0) / unit, (figure.high or 0.0) / unit
+    return f"{milliseconds(figure.median)} ({low:.3g}–{high:.3g})"
 
 
 def _span_of_slots(figure: Range | None) -> str:

@@ -208,7 +208,7 @@ def _no_lanes(keys: Keys, lanes: LanesInForce) -> Reason:
 # --- who serves what ----------------------------------------------------------
 
 
-def _serves(worker: WorkerView, lane: str) -> bool:
+def serves(worker: WorkerView, lane: str) -> bool:
     """Return whether a worker has a slot that may take the lane's jobs."""
     if lane not in worker.lanes:
         return False
@@ -226,7 +226,7 @@ def _lanes(
         yield LaneHealth(
             name=lane.name,
             paused=lane.is_paused,
-            workers=sum(_serves(worker, lane.name) for worker in alive),
+            workers=sum(serves(worker, lane.name) for worker in alive),
             oldest_wait_s=oldest,
             slo_s=None if slo_us is None else slo_us / 1e6,
         )

@@ -78,9 +78,12 @@ local function run_for(f, i, score)
   run.flags, run.task = flags_of(f, run.flags), run.task or task_told(f)
   return run
 end
+-- end_attempt: count as lost the attempt that it was on, if its lane lacks one. Without a run
+-- line nothing else tells that it ran.
 local function end_attempt(f, i)
-  if f.run and f.run.fence ~= "0" and lacking_attempts(i) > 0 then
-    bump(i, f.run.task, "lost_leases", 1)
+  local may_have_run = not f.run or f.run.fence ~= "0"
+  if may_have_run and lacking_attempts(i) > 0 then
+    bump(i, task_told(f), "lost_leases", 1)
     return true
   end
 end
@@ -138,17 +141,23 @@ local function to_its_end(f)
   redis.call("ZADD", dead_key(i), f.end_at, f.id)
   return "put it back among the dead letters of " .. f.end_lane
 end
+local function missed_in(i)
+  return i and lacking(i) > 0 and i or nil
+end
+local function first_missed()
+  for i = 1, lanes_n do
+    if lacking(i) > 0 then return i end
+  end
+  return nil
+end
 -- home_of: the lane of a job that is in no place, and whether that lane lacks it.
 local function home_of(f)
   local named = f.run and index_of(f.run.lane)
   if named then return named, lacking(named) > 0 end
   local line = redis.call("HGET", tasks_key, task_told(f))
-  named = line and index_of(string.match(line, "^%S+"))
-  if named and lacking(named) > 0 then return named, true end
-  for i = 1, lanes_n do
-    if lacking(i) > 0 then return i, true end
-  end
-  return named or nil, false
+  named = line and index_of(string.match(line, "^%S+")) or nil
+  local missed = missed_in(named) or first_missed()
+  return missed or named, missed ~= nil
 end
 local function drop(f, what)
   erase({ f.id })
@@ -178,6 +187,7 @@ local function from_nowhere(f)
   if run and run.fence ~= "0" and lacking_attempts(i) > 0 then
     return bring_back(f, i) .. "; it was in no place"
   end
+  end_attempt(f, i)
   local boost = option_of(f.head, "b") or 0
   local score, weights = next_tick() - boost, fair_rule(i)
   if run or f.is_returned then
@@ -217,19 +227,20 @@ local function from_its_end(f, at)
 end
 local function from_leases(f, at, fault)
   local i, run = at.i, f.run
-  if not f.head and (fault or at.score <= now) then return bring_back(f, i) end
-  if not fault then return nil end
-  if not run or run.fence == "0" or run.worker == "-" then return bring_back(f, i) end
-  if run.lane ~= lane_name(i) then
-    -- Which is right, the line or the place? A lane that lacks a job says it.
-    local other = index_of(run.lane)
-    if other and lacking(other) > 0 then
-      redis.call("ZADD", leases_key(other), int(at.score), f.id)
-      leave(at, f)
-      return "moved its lease to lane " .. run.lane
+  if not fault and (f.head or at.score > now) then return nil end
+  -- Is it the lease of this lane? One that has a job too many, and one that lacks one, say it.
+  local other = lacking(i) < 0 and (run and missed_in(index_of(run.lane)) or first_missed())
+  if other then
+    if run then
+      run.lane = lane_name(other)
+      write_run(f.id, run)
     end
-    run.lane = lane_name(i)
+    redis.call("ZADD", leases_key(other), int(at.score), f.id)
+    leave(at, f)
+    return "moved its lease to lane " .. lane_name(other)
   end
+  if not f.head or not run or run.fence == "0" or run.worker == "-" then return bring_back(f, i) end
+  run.lane = lane_name(i)
   run.flags = flags_of(f, run.flags)
   write_run(f.id, run)
   return "mended its run line"

@@ -10,6 +10,7 @@ from typing import Any, Final
 from laneq.calls.call import Call
 from laneq.errors import ConfigError, UnknownLane
 from laneq.keys import Keys
+from laneq.precedence import Rule
 from laneq.scripts import load
 
 #: Number of the key scheme and scripts; a namespace made by another is refused.
@@ -93,6 +94,21 @@ class LanesInForce:
         """
         lane = self.lane(name).name
         return {**self.declared[lane], **self.overrides.get(lane, {})}
+
+    def rules(self) -> list[Rule]:
+        """Return what decides of the order of lanes, for `precedence`."""
+        return [
+            Rule(
+                lane=lane.name,
+                priority=lane.priority,
+                # As it was declared: a millionth, a million times, is not quite the same.
+                aging=float(f"{lane.aging_per_us * 1e6:.12g}"),
+                aging_cap=lane.aging_cap,
+                reserve=lane.reserve,
+                max_running=None if lane.max_running < 0 else lane.max_running,
+            )
+            for lane in self.lanes
+        ]
 
 
 def _number(text: str) -> float:

@@ -43,6 +43,7 @@ COMMANDS: Final = {
         "laneq.cli.health", "Tell whether work can be enqueued, claimed and acknowledged."
     ),
     "check": Entry("laneq.cli.check", "Prove that the books balance and that nothing is broken."),
+    "doctor": Entry("laneq.cli.doctor", "Say what is wrong, by which figures, and what mends it."),
     "size": Entry("laneq.cli.size", "Say how many slots to reserve, and to have."),
     "plan": Entry("laneq.cli.plan", "Simulate a pool before paying for it."),
     "bench": Entry("laneq.cli.bench", "Measure laneq on this machine."),

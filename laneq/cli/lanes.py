@@ -32,7 +32,7 @@ from laneq.cli.status import Status
 from laneq.errors import UnknownLane
 from laneq.model import BALANCE, EVENTS, LaneView
 from laneq.options import WIRE_NAMES, Lane
-from laneq.precedence import Rule, Standing, standing
+from laneq.precedence import Standing, standing
 
 #: What --window takes → seconds.
 _WINDOWS: Final = {"1m": 60, "5m": 300, "1h": 3600}
@@ -157,7 +157,7 @@ def show(settings: Settings, lane: str) -> None:
     settings_now = _options(in_force.wire(lane))
     overridden = {o: v for o, v in settings_now.items() if WIRE_NAMES[o] in _over(in_force, lane)}
     dropped = depth.counts.get("dropped", 0)
-    meaning = standing(lane, rules_of(in_force))
+    meaning = standing(lane, in_force.rules())
     if settings.wants_json:
         print_json(
             {
@@ -324,24 +324,6 @@ def _print_counts(view: LaneView) -> None:
 
 
 # --- what a priority means --------------------------------------------------
-
-
-def rules_of(lanes_: LanesInForce) -> list[Rule]:
-    """Return what decides of the order of lanes, as it is in force."""
-    rules = []
-    for name in lanes_.names:
-        lane = Lane.from_wire(lanes_.wire(name))
-        rules.append(
-            Rule(
-                lane=name,
-                priority=lane.priority,
-                aging=lane.aging,
-                aging_cap=lane.aging_cap,
-                reserve=lane.reserve,
-                max_running=lane.max_running,
-            )
-        )
-    return rules
 
 
 def _standing_json(meaning: Standing) -> dict[str, Any]:

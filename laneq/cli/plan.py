@@ -11,16 +11,15 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from laneq.calls import stats
 from laneq.calls import workers as worker_calls
 from laneq.cli.group import data_options
 from laneq.cli.output import Column, compact, milliseconds, number, print_table, progress
 from laneq.cli.report import print_json
-from laneq.cli.session import Session, opened
+from laneq.cli.session import opened
 from laneq.cli.settings import Settings
 from laneq.cli.status import Status
+from laneq.demand import demands
 from laneq.errors import OptionError
-from laneq.options import Lane
 from laneq.simulate import recorded, spell
 from laneq.simulate.outcome import MAY_MISS, LaneOutcome, Outcome, Range, simulate
 from laneq.simulate.published import Case
@@ -31,6 +30,7 @@ from laneq.simulate.search import Found, Variation, cheapest, variation_of, vary
 _BAR_WIDTH: Final = 40
 _LARGEST_POOL: Final = 256
 _HOUR_S: Final = 3600
+_SECOND_MS: Final = 1_000
 
 
 @click.command()
@@ -152,25 +152,12 @@ def _whole(text: str) -> int:
 
 def _live(settings: Settings, pool: tuple[Workers, ...], times: dict[str, Any]) -> Scenario:
     with opened(settings) as session:
-        recordings = recordings_of(session)
         workers = session.call(worker_calls.list_workers(session.keys))
-        session.say_if_empty()
-    return recorded.scenario_of(recordings, workers, pool=pool, **times)
-
-
-def recordings_of(session: Session) -> list[recorded.Recording]:
-    """Read what a namespace measured of its lanes."""
-    names = session.lanes.names
-    found = []
-    depths = session.call(stats.depths(session.keys, names))
-    for name, depth in zip(names, depths, strict=True):
-        spread = session.call(
-            stats.spread(session.keys, name, now_us=depth.now_us, window_s=_HOUR_S)
+        found = demands(
+            session.driver, session.keys, lanes=session.lanes, workers=workers, window_s=_HOUR_S
         )
-        notes = session.driver.command("LRANGE", session.keys.of_lane("rates", name), 0, -1)
-        lane = Lane.from_wire(session.lanes.wire(name))
-        found.append(recorded.Recording(lane, notes, spread["r"], depth.waiting))
-    return found
+        session.say_if_empty()
+    return recorded.scenario_of(found, workers, pool=pool, **times)
 
 
 # --- the cheapest arrangement -----------------------------------------------
@@ -236,14 +223,14 @@ def _reserve(scenario: Scenario) -> str:
 
 def _print_outcome(outcome: Outcome) -> None:
     scenario = outcome.scenario
-    titles = ("arrived", "done/s", "wait p50", "p90", "p99", "max", "busy", "left")
+    titles = ("arrived", "done/s", "p50", "p99", "max", "busy", "left")
     columns = [Column("lane"), *(Column(title, "right") for title in titles)]
     with_slo = any(lane.slo_s is not None for lane in outcome.lanes)
     with_auto = any(lane.reserve is not None for lane in outcome.lanes)
     if with_slo:
-        columns += [Column("over slo", "right"), Column("slo", "right")]
+        columns += [Column("late", "right"), Column("slo", "right")]
     if with_auto:
-        columns.append(Column("auto reserve", "right"))
+        columns.append(Column("auto", "right"))
     rows = []
     for lane in outcome.lanes:
         row = [
@@ -251,7 +238,6 @@ def _print_outcome(outcome: Outcome) -> None:
             number(lane.arrived.median),
             compact(lane.done_per_s.median),
             milliseconds(lane.wait_p50_ms.median),
-            milliseconds(lane.wait_p90_ms.median),
             _span(lane.wait_p99_ms),
             milliseconds(lane.wait_max_ms.median),
             compact(lane.busy.median),
@@ -285,7 +271,10 @@ def _print_outcome(outcome: Outcome) -> None:
         f"\n{scenario.slots} slots"
         + (f", reserve {reserve}" if reserve else "")
         + f", {compact(outcome.busy.median)} busy; medians of {outcome.seeds} runs of "
-        f"{compact(scenario.seconds)} s (p99: least–greatest)."
+        f"{compact(scenario.seconds)} s.\nWaits from ready to start (p99: least–greatest)"
+        + ("; late: share that waited over its slo" if with_slo else "")
+        + ("; auto: reserve on average" if with_auto else "")
+        + "."
     )
 
 
@@ -296,7 +285,10 @@ def _ms(seconds: float | None) -> float | None:
 def _span(figure: Range) -> str:
     if figure.median is None or figure.low == figure.high:
         return milliseconds(figure.median)
-    return f"{milliseconds(figure.median)} ({compact(figure.low)}–{compact(figure.high)})"
+    # The ends in the unit of the middle.
+    unit = 1e3 if figure.median >= _SECOND_MS else 1.0
+    low, high = (figure.low or 0.0) / unit, (figure.high or 0.0) / unit
+    return f"{milliseconds(figure.median)} ({low:.3g}–{high:.3g})"
 
 
 def _span_of_slots(figure: Range | None) -> str:

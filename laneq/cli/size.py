@@ -8,30 +8,18 @@ from typing import Any, Final
 
 import click
 
-from laneq.calls import stats
 from laneq.calls import workers as worker_calls
-from laneq.calls.stats import Depths
 from laneq.cli.group import data_options
 from laneq.cli.output import Column, compact, duration, number, print_fields, print_table
 from laneq.cli.report import print_json
-from laneq.cli.session import Session, opened
+from laneq.cli.session import opened
 from laneq.cli.settings import Settings
-from laneq.elastic import (
-    DesiredSlots,
-    Fleet,
-    LaneLoad,
-    desired_slots,
-    limit_of,
-    slots_for_objective,
-)
+from laneq.demand import Demand, demands, desired
+from laneq.elastic import DesiredSlots, slots_for_objective
 from laneq.errors import OptionError
-from laneq.model import WorkerView
-from laneq.options import Lane, seconds_from_text
-from laneq.simulate.recorded import counts_of
+from laneq.options import seconds_from_text
 from laneq.sizing import (
-    dispersion_of,
     erlang_c,
-    moments_of,
     reserve_for,
     servers_for_wait,
     square_root_staffing,
@@ -52,8 +40,10 @@ class Load:
         measured_s: over how long the rate was measured; None where it was given.
         dispersion: variance of the arrivals' counts over their mean.
         slo_s: its wait objective.
+        slots: of live workers that serve it; those asked about, of a lane that does not exist.
         reserve: what it is declared with; None for a lane that does not exist yet.
         reserve_slots: slots of the fleet that are kept for it now.
+        kept: slots that single workers keep for it.
     """
 
     lane: str | None
@@ -62,8 +52,10 @@ class Load:
     measured_s: float | None = None
     dispersion: float = 1.0
     slo_s: float | None = None
+    slots: int | None = None
     reserve: int | str | None = None
     reserve_slots: int | None = None
+    kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +68,7 @@ class Answer:
         erlang: slots with which at most `chance` of the jobs wait at all.
         square_root: what square-root staffing makes of it, with the dispersion measured.
         for_slo: slots with which 1 % wait longer than the objective, in a pool of their own.
+        waits: share that finds the reserve full, or so many slots of a lane to come; None for none.
     """
 
     busy: float
@@ -83,6 +76,7 @@ class Answer:
     erlang: int
     square_root: int
     for_slo: int | None
+    waits: float | None
 
 
 def answer_of(load: Load, chance: float) -> Answer | None:
@@ -90,6 +84,7 @@ def answer_of(load: Load, chance: float) -> Answer | None:
     if not load.rate_per_s or load.run_s is None:
         return None
     busy = load.rate_per_s * load.run_s
+    own = load.slots if load.lane is None else max(load.reserve_slots or 0, load.kept or 0)
     return Answer(
         busy=busy,
         rule=reserve_for(load.rate_per_s, load.run_s, _HEADROOM),
@@ -98,6 +93,7 @@ def answer_of(load: Load, chance: float) -> Answer | None:
         for_slo=None
         if load.slo_s is None
         else slots_for_objective(busy, load.run_s, load.slo_s, share=chance),
+        waits=erlang_c(own, busy) if own or (load.lane is None and own is not None) else None,
     )
 
 
@@ -146,12 +142,11 @@ def _of_figures(settings: Settings, given: Mapping[str, Any]) -> None:
     if not 0 < given["rate"] <= 1e6:  # noqa: PLR2004  no Redis does more
         raise OptionError("rate", f"must be above 0 and at most 1,000,000, not {given['rate']:g}")
     slo_s = None if given["slo"] is None else seconds_from_text("slo", given["slo"])
-    load = Load(None, given["rate"], run_s, slo_s=slo_s)
     chance, slots = given["chance"], given["slots"]
+    load = Load(None, given["rate"], run_s, slo_s=slo_s, slots=slots)
     answer = answer_of(load, chance)
     if answer is None:
         return
-    waits = None if slots is None else erlang_c(slots, answer.busy)
     if settings.wants_json:
         print_json(
             {
@@ -160,7 +155,7 @@ def _of_figures(settings: Settings, given: Mapping[str, Any]) -> None:
                 "desired_slots": None,
                 "desired_reason": None,
                 "chance": chance,
-                "lanes": [_json(load, answer, chance) | {"waits": waits}],
+                "lanes": [_json(load, answer, chance)],
             }
         )
         return
@@ -176,8 +171,10 @@ def _of_figures(settings: Settings, given: Mapping[str, Any]) -> None:
     if answer.for_slo is not None:
         words = f"{answer.for_slo}: at most {_share(chance)} wait over {duration(slo_s)}"
         fields.append(("objective", f"{words}, in a pool of their own"))
-    if waits is not None:
-        told = "everybody waits, and the queue grows" if waits == 1 else f"{_share(waits)} wait"
+    if answer.waits is not None:
+        told = f"{_share(answer.waits)} wait"
+        if answer.waits == 1:
+            told = "everybody waits, and the queue grows"
         fields.append((f"{slots} slots", told))
     print_fields(fields)
 
@@ -197,90 +194,49 @@ def _share(share: float) -> str:
 
 
 def _of_namespace(settings: Settings, given: Mapping[str, Any]) -> None:
-    window_s = _WINDOWS[given["window"]]
+    chance = given["chance"]
     with opened(settings) as session:
-        names = session.lanes.names
-        found = session.call(stats.depths(session.keys, names))
-        depths = dict(zip(names, found, strict=True))
-        loads = [_measured(session, name, depths[name], window_s) for name in names]
         workers = session.call(worker_calls.list_workers(session.keys))
+        found = demands(
+            session.driver,
+            session.keys,
+            lanes=session.lanes,
+            workers=workers,
+            window_s=_WINDOWS[given["window"]],
+        )
         if not settings.wants_json:
             session.say_if_empty()
-        lanes = [
-            lane_load(session, load, depths[load.lane], workers)
-            for load in loads
-            if load.lane is not None and not session.lanes.lane(load.lane).is_paused
-        ]
-    slots = sum(worker.slots for worker in workers)
-    desired = desired_slots(lanes)
-    answers = [(load, answer_of(load, given["chance"])) for load in loads]
+    slots, wanted = sum(worker.slots for worker in workers), desired(found)
+    loads = [_load(demand) for demand in found]
+    answers = [(load, answer_of(load, chance)) for load in loads]
     if settings.wants_json:
         print_json(
             {
                 "namespace": session.keys.namespace,
                 "slots": slots,
-                "desired_slots": desired.value,
-                "desired_reason": desired.reason,
-                "chance": given["chance"],
-                "lanes": [_json(load, answer, given["chance"]) for load, answer in answers],
+                "desired_slots": wanted.value,
+                "desired_reason": wanted.reason,
+                "chance": chance,
+                "lanes": [_json(load, answer, chance) for load, answer in answers],
             }
         )
     elif answers:
-        _print(answers, given["chance"])
-        click.echo(f"\n{_told(desired, slots)}")
+        _print(answers, chance)
+        click.echo(f"\n{_told(wanted, slots)}")
 
 
-def _measured(session: Session, name: str, depth: Depths, window_s: int) -> Load:
-    """Return a lane's load over about the last `window_s` seconds."""
-    notes: list[bytes] = session.driver.command(
-        "LRANGE", session.keys.of_lane("rates", name), 0, -1
-    )
-    enqueued = depth.counts.get("enqueued", 0)
-    since_us = depth.now_us - window_s * 1_000_000
-    recent = [note for note in notes if int(note.split()[0]) >= since_us]
-    counts = counts_of([*recent, b"%d %d" % (depth.now_us, enqueued)])
-    seconds = sum(length for length, _ in counts)
-    spread = session.call(stats.spread(session.keys, name, now_us=depth.now_us, window_s=window_s))
-    moments = moments_of(spread["r"])
-    lane = Lane.from_wire(session.lanes.wire(name))
+def _load(demand: Demand) -> Load:
     return Load(
-        lane=name,
-        rate_per_s=sum(n for _, n in counts) / seconds if seconds >= 1 else None,
-        run_s=moments[0] if moments else None,
-        measured_s=seconds if seconds >= 1 else None,
-        dispersion=dispersion_of(counts),
-        slo_s=None if lane.slo_us is None else lane.slo_us / 1e6,
-        reserve=lane.reserve,
-        reserve_slots=session.lanes.lane(name).reserve_slots,
-    )
-
-
-def lane_load(
-    session: Session, load: Load, depth: Depths, workers: Sequence[WorkerView]
-) -> LaneLoad:
-    """Return what a lane asks of the fleet, for `elastic.desired_slots`."""
-    name = load.lane or ""
-    lane = session.lanes.lane(name)
-    serving = [worker for worker in workers if name in worker.lanes]
-    age_s = 0.0
-    if depth.waiting and depth.head_ready_us is not None:
-        age_s = max(depth.now_us - depth.head_ready_us, 0) / 1e6
-    return LaneLoad(
-        name,
-        priority=lane.priority,
-        slo_s=load.slo_s,
-        waiting=depth.waiting,
-        head_age_s=age_s,
-        arrivals_per_s=load.rate_per_s or 0.0,
-        run_s=load.run_s,
-        reserve=lane.reserve_slots,
-        kept=sum(worker.reserve.get(name, 0) for worker in serving),
-        limit=limit_of(
-            max_running=None if lane.max_running < 0 else lane.max_running,
-            starts_per_s=None if lane.start_every_us <= 0 else 1e6 / lane.start_every_us,
-            run_s=load.run_s,
-        ),
-        fleet=Fleet(sum(worker.slots for worker in serving)),
+        lane=demand.name,
+        rate_per_s=demand.rate_per_s,
+        run_s=demand.run_s,
+        measured_s=demand.measured_s,
+        dispersion=demand.dispersion,
+        slo_s=demand.load.slo_s,
+        slots=demand.slots,
+        reserve=demand.lane.reserve,
+        reserve_slots=demand.reserve_slots,
+        kept=demand.kept,
     )
 
 
@@ -333,6 +289,7 @@ def _json(load: Load, answer: Answer | None, chance: float) -> dict[str, Any]:
         "measured_s": None if load.measured_s is None else round(load.measured_s, 3),
         "dispersion": round(load.dispersion, 4),
         "slo_s": load.slo_s,
+        "slots": load.slots,
         "busy": None if answer is None else round(answer.busy, 6),
         "rule": None if answer is None else answer.rule,
         "erlang": None if answer is None else answer.erlang,
@@ -341,5 +298,6 @@ def _json(load: Load, answer: Answer | None, chance: float) -> dict[str, Any]:
         "slots_for_slo": None if answer is None else answer.for_slo,
         "reserve": load.reserve,
         "reserve_slots": load.reserve_slots,
-        "waits": None,
+        "kept": load.kept,
+        "waits": None if answer is None or answer.waits is None else round(answer.waits, 6),
     }

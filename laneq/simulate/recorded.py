@@ -7,15 +7,13 @@ with the dispersion that the counts show within.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from laneq.demand import Demand, counts_of
 from laneq.errors import OptionError
 from laneq.histogram import merge
 from laneq.model import WorkerView
-from laneq.options import Lane
 from laneq.simulate.loads import Arrivals, Measured
 from laneq.simulate.scenario import Scenario, Stream, Workers
 from laneq.sizing import dispersion_of, local_dispersion
@@ -31,33 +29,6 @@ _VARIES: Final = 3.0
 
 #: Longest interval with one rate, in seconds.
 _LONGEST_S: Final = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What was measured of a lane.
-
-    Attributes:
-        lane: as it is in force.
-        notes: lines of its ring of counts, oldest first: µs, jobs enqueued, and more.
-        run: histogram of run times.
-        waiting: jobs that wait now.
-    """
-
-    lane: Lane
-    notes: Sequence[bytes]
-    run: Mapping[int, int]
-    waiting: int = 0
-
-
-def counts_of(notes: Iterable[bytes]) -> list[tuple[float, float]]:
-    """Return (seconds, jobs that arrived) between each two notes of a ring."""
-    points = []
-    for note in notes:
-        words = note.split()
-        if len(words) > 1 and words[0].isdigit() and words[1].isdigit():
-            points.append((int(words[0]) / 1e6, int(words[1])))
-    return [(b - a, float(m - n)) for (a, n), (b, m) in pairwise(points) if b > a and m >= n]
 
 
 def arrivals_of(notes: Iterable[bytes], seconds: float) -> Arrivals | None:
@@ -98,7 +69,7 @@ def arrivals_of(notes: Iterable[bytes], seconds: float) -> Arrivals | None:
 
 
 def scenario_of(
-    recordings: Sequence[Recording],
+    demands: Sequence[Demand],
     workers: Sequence[WorkerView],
     *,
     pool: Sequence[Workers] = (),
@@ -108,7 +79,7 @@ def scenario_of(
     """Make a scenario of what was measured; lanes in which nothing happened are left out.
 
     Args:
-        recordings: of each lane.
+        demands: of each lane.
         workers: those that live.
         pool: workers in place of those.
         seconds: length of what is simulated.
@@ -118,13 +89,13 @@ def scenario_of(
         OptionError: there is nothing to simulate: no worker, or no load.
     """
     # A lane of which nothing ran yet runs as long as the others.
-    all_runs = merge(*(one.run for one in recordings))
+    all_runs = merge(*(one.runs for one in demands))
     streams = []
-    for one in recordings:
+    for one in demands:
         arrivals = arrivals_of(one.notes, seconds + warm_up)
-        run = one.run or all_runs
-        if run and (arrivals or one.waiting):
-            streams.append(Stream(one.lane, Measured(dict(run)), arrivals, one.waiting))
+        run = one.runs or all_runs
+        if run and (arrivals or one.now.waiting):
+            streams.append(Stream(one.lane, Measured(dict(run)), arrivals, one.now.waiting))
     if not streams:
         raise OptionError(
             "live", "no jobs ran and arrived within the last hour: name lanes with --lane instead"

@@ -22,7 +22,7 @@ from tests.cli.conftest import ROOT, SCHEMAS, Commands
 from tests.conftest import ENGINE
 from tests.stage import Stage
 
-LATER = ["cron", "top", "doctor", "metrics", "web"]
+LATER = ["cron", "top", "metrics", "web"]
 
 
 def test_help_lists_the_commands_that_exist_and_no_other(laneq: Commands):

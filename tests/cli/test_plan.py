@@ -20,7 +20,7 @@ def test_a_pool_is_told_as_a_table_and_as_bars(laneq: Commands):
     assert lines[0].split()[:3] == ["lane", "arrived", "done/s"]
     assert [line.split()[0] for line in lines[1:3]] == ["urgent", "batch"]
     assert any(line.startswith("batch done/s   ####") for line in lines)
-    assert lines[-1].startswith("10 slots, reserve urgent=4, 6.")
+    assert lines[-2].startswith("10 slots, reserve urgent=4, 6.")
 
 
 def test_the_document_has_ranges_over_the_seeds(laneq: Commands):
@@ -74,7 +74,7 @@ def test_a_reserve_that_sizes_itself_can_be_simulated(laneq: Commands):
     (row,) = laneq.json(*args, schema="plan")["rows"]
     assert row["holds"]
     assert row["lanes"][0]["auto_reserve"]["median"] == pytest.approx(1, abs=0.5)
-    assert "auto reserve" in laneq.out(*args)
+    assert "auto: reserve on average" in laneq.out(*args)
 
 
 def test_a_scenario_can_be_a_file(laneq: Commands, tmp_path: Path):

@@ -79,7 +79,12 @@ def test_each_lane_is_sized_from_what_was_measured(laneq: Commands, stage: Stage
     assert lane["measured_s"] == pytest.approx(60, abs=3)
     assert lane["rule"] == 5
     assert lane["erlang"] in {8, 9, 10}
+    assert lane["waits"] is None, "it has no reserve"
     assert {one["name"]: one["rule"] for one in document["lanes"]}["batch"] is None
+    laneq.out("lanes", "set", "urgent", "reserve=5")
+    reserved = laneq.json("size", schema="size")["lanes"][1]
+    assert (reserved["reserve"], reserved["reserve_slots"]) == (5, 5)
+    assert reserved["waits"] == pytest.approx(0.236, abs=0.05)
     text = laneq.out("size")
     (row,) = [line for line in text.splitlines() if line.startswith("urgent")]
     assert "150" in row or "149" in row or "148" in row
@@ -101,6 +106,16 @@ def test_the_slots_that_the_fleet_is_to_have_are_one_figure_with_its_reason(
     laneq.out("lanes", "pause", "urgent")
     assert laneq.json("size", schema="size")["desired_slots"] == 1
     stage.client.hset(stage.keys.of_lane("counts", "urgent"), "enqueued", 0)
+
+
+def test_work_that_waits_wants_the_slots_that_end_it_in_time(laneq: Commands, stage: Stage):
+    measure(stage, "normal", rate=0, run_s=0.1)
+    laneq.out("lanes", "set", "normal", "slo=0.1")
+    assert laneq.json("size", schema="size")["desired_slots"] == 1
+    stage.put(*(f"job {n}" for n in range(50)))
+    document = laneq.json("size", schema="size")
+    assert 45 <= document["desired_slots"] <= 55
+    assert "50 waiting" in document["desired_reason"]
 
 
 def test_a_namespace_without_lanes_is_told_as_such(laneq: Commands):

@@ -94,3 +94,16 @@ def test_an_interrupt_at_the_question_is_status_130(environment: Mapping[str, st
     status, lines = on_terminal(environment, "lanes", "purge", "normal", typed="\x03")
     assert status == 130, lines
     assert stage.order() == ["job"]
+
+
+def test_a_check_shows_how_far_it_is_and_then_its_answer(
+    environment: Mapping[str, str], stage: Stage
+):
+    for start in range(0, 3000, 500):
+        stage.put(*(f"{n:04}" for n in range(start, start + 500)))
+    status, lines = on_terminal(environment, "check")
+    assert status == 0
+    text = "\n".join(lines)
+    assert "checking keys" in text
+    assert "checking jobs" in text
+    assert "in order: 3,000 enqueued = 3,000 waiting" in text

@@ -85,3 +85,20 @@ def test_each_race_has_its_tests_on_the_page():
     there = functions()
     left_out = [name for path in races for name in there[path] if f"{path}::{name}" not in page]
     assert left_out == []
+
+
+def test_the_times_of_recovery_are_those_of_the_benchmarks():
+    # Of `laneq bench recovery`: lease, median, range, promise.
+    shown = re.findall(
+        r"^ +(\d+) +([\d.]+) +(\([\d.–]+\)) +(\d+)$",
+        (ROOT / "docs" / "benchmarks.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    page = PAGE.read_text("utf-8")
+    assert {lease for lease, *_ in shown} == {"15", "2"}
+    for lease, median, ends, promise in shown:
+        assert re.search(
+            rf"\| laneq,[^|]*`lease={lease}`\)? \| {median} {re.escape(ends)} \|", page
+        )
+        assert int(promise) == int(lease) + 1
+        assert f"{promise} s" in page

@@ -288,8 +288,8 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(stats.task_counts(keys))
     stage.run(workers.list_workers(keys))
     stage.run(pool.look_at_pool(keys, "w", stage.lanes.names, now_us=stage.now()))
-    stage.run(workers.pass_on(keys, stage.lanes.names))
-    stage.run(workers.leave(keys, "w"))
+    for goodbye in (workers.pass_on(keys, stage.lanes.names), workers.leave(keys, "w")):
+        stage.run(goodbye)
     check_and_mend(stage)
     limit_and_size(stage)
     return ran

@@ -18,6 +18,9 @@ from tests.faults.cluster import Cluster
 from tests.faults.conftest import NewField
 from tests.faults.field import FACTOR, Field, wait_until
 
+# Servers and workers start slowly on a loaded machine; each wait has a limit of its own.
+pytestmark = pytest.mark.timeout(200)
+
 
 @pytest.fixture
 def field(new_field: NewField) -> Field:

@@ -23,6 +23,9 @@ from tests.faults.field import FACTOR, Field, two_sizes, wait_until
 from tests.faults.sentinel import Sentinels, port_of
 from tests.proxy import Proxy
 
+# Servers and workers start slowly on a loaded machine; each wait has a limit of its own.
+pytestmark = pytest.mark.timeout(200)
+
 
 class Crowd:
     """Threads that each do the same thing again and again, until told to stop.

@@ -16,6 +16,9 @@ from tests.faults.access import restricted
 from tests.faults.conftest import NewField
 from tests.faults.field import Field, two_sizes, wait_until
 
+# Servers and workers start slowly on a loaded machine; each wait has a limit of its own.
+pytestmark = pytest.mark.timeout(200)
+
 _MIB = 1024 * 1024
 
 

@@ -314,7 +314,8 @@ def test_fault_E4_nothing_of_a_lane_starts_once_its_pause_has_returned(
     new_field: NewField, rounds: int, quiet_s: float, first_quiet_s: float
 ) -> None:
     field = new_field(app=ODD_JOBS)
-    supervisor = field.worker(slots=1, processes=8)
+    supervisor = field.worker(slots=1, processes=8, is_ready=False)
+    supervisor.until("is ready", times=8, within_s=150)
     set_paused = {
         paused: set_lane(field.keys, "normal", {"paused": paused}) for paused in (True, False)
     }

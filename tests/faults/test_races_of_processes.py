@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 
@@ -21,7 +22,7 @@ from laneq import LaneQ, State
 from laneq.errors import StoreError
 from laneq.scripts import load
 from tests.faults import body
-from tests.faults.field import ROOT, Field, wait_until
+from tests.faults.field import FACTOR, ROOT, Field, L, S, wait_until
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(180)
@@ -169,6 +170,28 @@ def test_claims_and_outcomes_whose_replies_are_lost_again_and_again_count_once(
         assert field.assert_conserved(ids) == {State.SUCCEEDED: len(ids)}
         field.end_workers()
         wait_until(lambda: proxy.connections == 0)
+
+
+# --- wake-ups that go to the dying --------------------------------------------------------
+
+
+def test_a_wake_up_and_the_claim_behind_it_that_went_to_a_worker_that_stands_still_cost_a_lease(
+    field: Field,
+) -> None:
+    doomed = field.worker(slots=1)
+    field.tasks.nap.enqueue(0).result(timeout=20)  # it is idle now, and the first to be woken
+    wait_until(lambda: any(row["cmd"] == "blpop" for row in field.raw.client_list()))
+    doomed.stop()
+    wait_until(lambda: psutil.Process(doomed.pid).status() == psutil.STATUS_STOPPED)
+    field.worker(slots=1)
+    enqueued_us = field.now_us()
+    job = field.tasks.nap.enqueue(0.01)
+    (start,) = wait_until(lambda: field.starts(job.id), FACTOR * (L + 2 * S))
+    assert start.pid != doomed.pid
+    assert start.at_us - enqueued_us <= FACTOR * (L + 2 * S) * 1e6
+    doomed.kill9()
+    assert job.result(timeout=20) == "slept"
+    field.assert_once([job.id])
 
 
 # --- old workers beside new scripts -------------------------------------------------------

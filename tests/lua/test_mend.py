@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+
 import pytest
+import redis
 
 from laneq import check
 from tests.lua.damage import DAMAGES, fill
@@ -68,4 +72,21 @@ def test_what_was_mended_runs_to_its_end(busy, what):
     assert not any(busy.places(word) for word in ("waiting", "scheduled", "leases"))
     left = kinds(busy.audit())
     assert left <= damage.left
+    busy.allow(*left)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damages_together_leave_at_most_sums_that_are_off(busy, seed):
+    """Where much is lost no part tells of the whole; what is left is told, and listed only."""
+    mixed = [what for what in DAMAGES if "wrong type" not in what and "fleet" not in what]
+    chosen = random.Random(seed).sample(mixed, 3)
+    for what in chosen:
+        # One may have taken away what the other breaks.
+        with contextlib.suppress(redis.ResponseError, redis.DataError, TypeError, AttributeError):
+            DAMAGES[what].do(busy, busy.client)
+    left = kinds(busy.audit(is_repair=True))
+    sums = {kind for kind in check.KINDS if kind.startswith(("balance", "attempts"))}
+    assert left <= sums | {"no body", "config", "key"}, chosen
+    again = busy.audit(is_repair=True)
+    assert (kinds(again), again.repairs) == (left, []), chosen
     busy.allow(*left)

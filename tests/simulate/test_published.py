@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from laneq.bench.lanes import PUBLISHED
@@ -104,6 +106,15 @@ def test_random_arrivals_cost_what_the_reference_says(
     outcome = simulate(pool(rate, reserve), range(1, 31 if reserve == 0 else 13))
     assert latencies(outcome).has(p99_ms, give=2)
     assert outcome.lane("batch").done_per_s.median == pytest.approx(batch_per_s, rel=0.025)
+
+
+def test_ten_minutes_are_simulated_in_seconds() -> None:
+    began = time.process_time()
+    outcome = simulate(pool(150, 2, seconds=600), [1])
+    assert time.process_time() - began < 10
+    ended = outcome.lane("urgent").ended.median
+    assert ended is not None
+    assert ended > 88_000
 
 
 def test_even_arrivals_flatter_a_reserve() -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from laneq.calls.stats import Depths
+from laneq.demand import Demand, counts_of
 from laneq.errors import OptionError, UnknownLane
 from laneq.histogram import bucket_of
 from laneq.model import WorkerView
 from laneq.options import Lane
 from laneq.simulate.loads import Arrivals, Exponential, Fixed, Measured, RunTime, Uniform
-from laneq.simulate.recorded import Recording, arrivals_of, counts_of, scenario_of
+from laneq.simulate.recorded import arrivals_of, scenario_of
 from laneq.simulate.scenario import ENDLESS, Workers
 from laneq.simulate.search import variation_of, vary
 from laneq.simulate.spell import (
@@ -229,26 +231,33 @@ def worker(slots: int, lanes: tuple[str, ...], **reserve: int) -> WorkerView:
     )
 
 
+def demand(lane: Lane, notes: list[bytes], runs: dict[int, int], *, waiting: int = 0) -> Demand:
+    now = Depths(10**15, waiting, 0, 0, 0, None, {}, None)
+    return Demand(
+        lane.name, lane, now, None, None, None, 1.0, 0, 0, 0, None, notes=notes, runs=runs
+    )
+
+
 def test_a_recorded_scenario_has_the_lanes_that_did_something_and_the_workers_that_live() -> None:
     runs = {bucket_of(20_000): 9}
-    recordings = [
-        Recording(Lane("urgent", reserve=1), ring([150] * 12), runs),
-        Recording(Lane("batch"), [], {}, waiting=40),
-        Recording(Lane("idle"), [], {}),
+    found = [
+        demand(Lane("urgent", reserve=1), ring([150] * 12), runs),
+        demand(Lane("batch"), [], {}, waiting=40),
+        demand(Lane("idle"), [], {}),
     ]
-    scenario = scenario_of(recordings, [worker(4, ("urgent", "batch", "idle"), urgent=1, idle=1)])
+    scenario = scenario_of(found, [worker(4, ("urgent", "batch", "idle"), urgent=1, idle=1)])
     assert [stream.name for stream in scenario.streams] == ["urgent", "batch"]
     assert scenario.workers == (Workers(4, 1, ("urgent", "batch"), {"urgent": 1}),)
-    assert scenario.stream("urgent").arrivals == Arrivals.at(30, "poisson") or (
-        scenario.stream("urgent").arrivals is not None
-    )
+    arrivals = scenario.stream("urgent").arrivals
+    assert arrivals is not None
+    assert arrivals.mean_rate(60) == pytest.approx(30)
     batch = scenario.stream("batch")
     assert batch.backlog == 40
     assert batch.run == Measured(runs), "of a lane of which nothing ran, what all lanes ran"
     assert batch.run.mean_s == pytest.approx(0.02, rel=0.06)
     with pytest.raises(OptionError, match="no worker lives"):
-        scenario_of(recordings, [worker(4, ("idle",))])
-    assert scenario_of(recordings, [], pool=[Workers(3)]).slots == 3
+        scenario_of(found, [worker(4, ("idle",))])
+    assert scenario_of(found, [], pool=[Workers(3)]).slots == 3
 
 
 def test_recorded_run_times_are_drawn_as_they_were_measured() -> None:

@@ -22,6 +22,7 @@ from laneq.calls import lanes as lane_calls
 from laneq.calls import stats
 from laneq.drive import SyncDriver
 from laneq.errors import JobNotFound, LaneqError
+from tests.audit import allowed_in
 
 tasks = importlib.import_module("tests.worker.jobs_under_check")
 pytestmark = pytest.mark.slow
@@ -184,3 +185,41 @@ def test_no_false_alarm_while_all_are_at_it(
     seen = reports[-1].counts
     assert all(seen[event] for event in ("dead", "cancelled", "expired", "retried", "purged"))
     assert check.run(driver, app.keys).problems == []
+
+
+@pytest.mark.timeout(180)
+def test_what_breaks_under_load_is_mended_under_load_and_nothing_is_lost(
+    app: LaneQ, driver: SyncDriver, url: str, raw: Any
+):
+    fleet, crowd = Fleet(url, app.namespace), Crowd()
+    of_lane, repairs = app.keys.of_lane, 0
+    try:
+        fleet.start()
+        crowd.start(lambda chance: produce(app, chance))
+        give_up_at = time.monotonic() + 120
+        for turn in range(400):
+            assert time.monotonic() < give_up_at
+            waiting = raw.zrange(of_lane("waiting", "normal"), 0, 0)
+            running = raw.zrange(of_lane("leases", "normal"), 0, 0)
+            match turn % 4:
+                case 0:
+                    raw.delete(of_lane("waiting", "batch"))
+                case 1 if waiting:
+                    raw.hdel(app.keys.jobs, *waiting)
+                case 2:
+                    raw.delete(of_lane("leases", "batch"))
+                case 3 if running:
+                    raw.hdel(app.keys.runs, *running)
+            report = check.run(driver, app.keys, is_repair=True, rest=0)
+            repairs += len(report.repairs)
+            # A job whose record went while it ran is left to end.
+            assert {problem.kind for problem in report.problems} <= {"no body"}
+            if repairs > 40 and report.counts["succeeded"] > 300:
+                break
+    finally:
+        crowd.end()
+        fleet.end()
+    assert repairs > 40
+    last = check.run(driver, app.keys, is_repair=True)
+    assert {problem.kind for problem in last.problems} <= {"no body"}
+    allowed_in(app.namespace).add("no body")

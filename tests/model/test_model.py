@@ -117,19 +117,12 @@ class Model:
     rules: dict[str, Lane] = field(default_factory=lambda: dict(DECLARED))
     open: dict[str, Modelled] = field(default_factory=dict)
     counts: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in NAMES})
-<<<<<<< HEAD
-    letters: dict[str, list[str]] = field(default_factory=lambda: {n: [] for n in NAMES})
-    kept: dict[str, int] = field(default_factory=dict)
-    paused: set[str] = field(default_factory=set)
-    overtaken_until: dict[str, int] = field(default_factory=dict)
-=======
     letters: dict[str, list[Modelled]] = field(default_factory=lambda: {n: [] for n in NAMES})
     kept: dict[str, tuple[Modelled, int]] = field(default_factory=dict)
     lines: dict[str, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)
     now: int = 0
     tick: int = 0
->>>>>>> main
 
     def waiting(self, lane: str) -> list[Modelled]:
         return sorted(self.of(lane, "waiting"), key=lambda job: job.score)
@@ -288,105 +281,11 @@ class Machine(RuleBasedStateMachine):
         drop_namespace(self.client, self.stage.namespace)
         forget(self.stage.namespace)
 
-<<<<<<< HEAD
-    # --- what happens in a claim before it picks ---
-
-    def tick(self) -> None:
-        """Read the clock again: ticks that the scripts took are theirs to count."""
-        self.now = self.stage.now()
-
-    def take_in_time(self, now: int, *, is_look: bool) -> None:
-        if is_look or now >= self.swept + 250_000:
-            self.swept = now
-            for lane in NAMES:
-                self.lose_leases(lane, now)
-            for job_id, until in list(self.model.kept.items()):
-                if until <= now:
-                    del self.model.kept[job_id]
-        for lane in NAMES:
-            due = [j for j in self.model.open.values() if j.lane == lane and j.state == "scheduled"]
-            for job in sorted(due, key=lambda job: job.score):
-                if job.score <= now:
-                    at = self.model.free_from(lane, "waiting", job.score - job.boost)
-                    job.state, job.score = "waiting", at
-
-    def lose_leases(self, lane: str, now: int) -> None:
-        running = [j for j in self.model.open.values() if j.lane == lane and j.state == "running"]
-        for job in sorted(running, key=lambda job: (job.deadline, job.id)):
-            if job.deadline > now:
-                continue
-            self.model.counts[lane]["lost_leases"] += 1
-            job.losses += 1
-            if job.is_cancelled:
-                self.model.end(job, "cancelled", now=now)
-            elif job.attempt >= MAX_ATTEMPTS:
-                self.model.end(job, "dead", now=now)
-            elif job.losses == 1:
-                job.score = self.model.free_from(lane, "waiting", job.score)
-                job.state = "waiting"
-            else:
-                self.model.counts[lane]["retried"] += 1
-                job.score = self.model.free_from(lane, "scheduled", now + SECOND)
-                job.state = "scheduled"
-
-    def pick(self, worker: Worker, free: int, now: int) -> list[str]:
-        """Return what the rule says that a claim starts."""
-        running = Counter(job.lane for job in worker.held.values())
-        served = worker.serves if worker.serves is not None else NAMES
-        picked: list[str] = []
-        passed: set[str] = set()
-        while free > 0:
-            heads = [
-                head
-                for lane in self.stage.lanes.names
-                if lane in served
-                and lane not in self.model.paused
-                and may_start(lane, free=free, running=running, reserve=worker.reserve)
-                and (head := self.model.head(lane)) is not None
-            ]
-            head = best(heads, now)
-            if head is None:
-                break
-            job = self.model.waiting(head.lane)[0]
-            if not job.has_started and job.expires is not None and job.expires <= now:
-                self.model.end(job, "expired", now=now)
-                continue
-            higher = [
-                lane
-                for lane in NAMES
-                if lane not in self.model.paused
-                and DECLARED[lane].priority > DECLARED[head.lane].priority
-                and self.model.head(lane)
-            ]
-            counts = self.model.counts[head.lane]
-            counts["started"] += 1
-            counts["inverted"] += bool(higher)
-            counts["overtaken"] += job.score + job.boost <= self.model.overtaken_until.get(
-                head.lane, 0
-            )
-            passed |= {
-                lane
-                for lane in higher
-                if lane in served
-                and may_start(lane, free=free, running=running, reserve=worker.reserve)
-            }
-            job.state, job.holder, job.has_started = "running", worker.id, True
-            job.attempt += 1
-            job.deadline = now + DECLARED[job.lane].lease_us
-            running[job.lane] += 1
-            free -= 1
-            picked.append(job.id)
-        self.model.overtaken_until |= {
-            lane: now for lane in passed if self.model.head(lane) is not None
-        }
-        return picked
-=======
     def begin(self) -> None:
         """Read the instant of the step that follows: scripts never see the clock go back."""
         seen = self.stage.now()
         self.model.now = max(seen, self.clock.us) if self.clock else seen
         self.model.tick = self.model.now
->>>>>>> main
 
     # --- producers ---
 
@@ -811,22 +710,10 @@ class Machine(RuleBasedStateMachine):
         self.model.limits_changed(self.stage.lanes.names)
 
     @rule(lane=lane_names)
-<<<<<<< HEAD
-    def pause_or_resume(self, lane: str) -> None:
-        self.tick()
-        if lane in self.model.paused:
-            self.model.paused.remove(lane)
-            self.stage.set_lane(lane, None)
-        else:
-            self.model.paused.add(lane)
-            self.stage.set_lane(lane, {"paused": True})
-        self.model.overtaken_until.clear()
-=======
     def reset(self, lane: str) -> None:
         self.model.rules[lane] = DECLARED[lane]
         self.stage.set_lane(lane, None)
         self.model.limits_changed(self.stage.lanes.names)
->>>>>>> main
 
     # --- time, and the server ---
 

@@ -241,7 +241,7 @@ class Children:
         self._forget(child)
         how = child.how()
         if child.token is not None and not self._is_closed:
-            if self.keeps_spare and child.has_come and not self._idle:
+            if self.keeps_spare and child.has_come:
                 # The next job shall not hold its slot while a process starts.
                 self._idle.append(self._open())
             self._deliver(child.token, how)

@@ -183,6 +183,7 @@ def bytes_of_jobs(field: Field) -> int:
 def nobody_has_to_wait(field: Field) -> Iterator[None]:
     """Meanwhile no call takes over 20 ms, and no other client waits so long for its PING."""
     slow = SlowLog(field.raw, over_us=5_000)
+    field.raw.config_resetstat()
     errors = refusals(field)
     with Pinger(field.url) as pinger:
         yield
@@ -191,10 +192,16 @@ def nobody_has_to_wait(field: Field) -> Iterator[None]:
     long = [entry for entry in slow.entries() if entry[0] > limit_ms + 2 * found.noise_max]
     # A machine under load takes the processor from the server too. That hits a call here and
     # there; work without a bound shows in most calls, or in one that takes seconds.
-    assert len(long) <= 2, f"noise up to {found.noise_max:.1f} ms: {long}"
+    few = max(2, calls_of_scripts(field) // 20)
+    assert len(long) <= few, f"noise up to {found.noise_max:.1f} ms: {long}"
     assert all(ms < 10 * limit_ms for ms, _ in long), long
     assert found.ping_p99 <= limit_ms + found.noise_p99, found
     assert refusals(field) == errors
+
+
+def calls_of_scripts(field: Field) -> int:
+    """Return how many scripts were called since the statistics were reset."""
+    return int(field.raw.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
 def refusals(field: Field) -> dict[str, Any]:
@@ -203,9 +210,14 @@ def refusals(field: Field) -> dict[str, Any]:
     return {name: row for name, row in found.items() if name != "errorstat_NOSCRIPT"}
 
 
+#: So long that no lease ends by itself while a test prepares its hundred thousands.
+LEASE_S = 3600
+
+
 @pytest.fixture
 def crowd(new_field: NewField) -> Field:
-    return new_field(lanes=[Lane(LANE, dead_max=None), Lane("batch"), Lane("critical")])
+    lanes = [Lane(LANE, dead_max=None), Lane("batch"), Lane("critical")]
+    return new_field(lanes=lanes, lease=LEASE_S)
 
 
 def set_lane(field: Field, **changes: Any) -> None:
@@ -250,10 +262,9 @@ def make_due(field: Field, due_us: int) -> None:
 def test_fault_K2_any_number_of_leases_may_end_together(crowd: Field, jobs: int) -> None:
     ghost = Ghost(crowd)
     ghost.enqueue(jobs)
-    set_lane(crowd, lease_us=120_000_000)
-    assert len(Ghost(crowd).claim_all()) == jobs
+    assert len(ghost.claim_all()) == jobs
     set_lane(crowd, paused=True)
-    make_due(crowd, crowd.now_us() + 120_000_000)
+    make_due(crowd, crowd.now_us() + LEASE_S * 1_000_000)
     with nobody_has_to_wait(crowd):
         crowd.worker()
         wait_until(lambda: is_empty(crowd, "leases"), FACTOR * 60, "the recovery of all")
@@ -301,10 +312,13 @@ ROUNDS = 40
 @two_sizes("deep", ci=(60_000,), full=(1_000_000,))
 @pytest.mark.timeout(600)
 def test_fault_K3_a_call_costs_the_same_however_many_jobs_wait(crowd: Field, deep: int) -> None:
-    shallow_us = costs_us(crowd, 1_000)
-    deep_us = costs_us(crowd, deep)
+    shallow_us, shallow_control_us = costs_us(crowd, 1_000)
+    deep_us, deep_control_us = costs_us(crowd, deep)
     for call, cost in deep_us.items():
-        assert cost <= 2 * shallow_us[call] + 50, (call, deep_us, shallow_us)
+        # How much slower the machine itself has become meanwhile.
+        slower = max(1.0, deep_control_us[call] / shallow_control_us[call])
+        limit = 2 * slower * shallow_us[call] + 50
+        assert cost <= limit, (call, slower, deep_us, shallow_us)
     assert deep_us["cancel"] <= 1_000
     with Monitor(crowd.url) as monitor:
         costs_us(crowd, deep)
@@ -313,8 +327,15 @@ def test_fault_K3_a_call_costs_the_same_however_many_jobs_wait(crowd: Field, dee
     assert unbounded(commands) == []
 
 
-def costs_us(field: Field, waiting: int) -> dict[str, float]:
-    """Return the server's time for each kind of call with so many jobs waiting."""
+#: A script that costs the same however much is stored: what it takes, the machine makes of it.
+CONTROL = "local n = 0 for i = 1, 3000 do n = n + tonumber(tostring(i)) end return n"
+
+
+def costs_us(field: Field, waiting: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the server's time for each kind of call with so many jobs waiting.
+
+    Beside it what the control took at the same time.
+    """
     driver, keys = field.app.sync_driver, field.keys
     place = keys.of_lane("waiting", LANE)
     hand = Ghost(field)
@@ -322,13 +343,17 @@ def costs_us(field: Field, waiting: int) -> dict[str, float]:
     log = SlowLog(field.raw, over_us=0)
     names = tuple(field.app.lanes)
 
-    def measured(act: Any) -> float:
+    control_us: dict[str, float] = {}
+
+    def measured(name: str, act: Any) -> float:
         log.reset()
         for n in range(ROUNDS):
             act(n)
-        durations = log.durations_us(b"EVALSHA")
-        assert len(durations) == ROUNDS
+            field.raw.eval(CONTROL, 0)
+        durations, control = log.durations_us(b"EVALSHA"), log.durations_us(b"EVAL LOCAL N")
+        assert len(durations) == len(control) == ROUNDS
         # The lower quartile: a machine under load adds to some of them, depth adds to all.
+        control_us[name] = statistics.quantiles(control)[0]
         return statistics.quantiles(durations)[0]
 
     def middle() -> str:
@@ -340,15 +365,15 @@ def costs_us(field: Field, waiting: int) -> dict[str, float]:
 
     hand.enqueue(4 * ROUNDS)
     held: list[Claimed] = []
-    found = {"claim": measured(lambda _: held.extend(hand.claim(1)))}
-    found["ack"] = measured(lambda n: hand.end([held[n]], "succeeded"))
+    found = {"claim": measured("claim", lambda _: held.extend(hand.claim(1)))}
+    found["ack"] = measured("ack", lambda n: hand.end([held[n]], "succeeded"))
     more = hand.claim(ROUNDS)
-    found["retry"] = measured(lambda n: hand.end([more[n]], "retried", number=10**9))
-    found["look"] = measured(lambda _: send(job_calls.look(keys, [middle()], lanes=names)))
+    found["retry"] = measured("retry", lambda n: hand.end([more[n]], "retried", number=10**9))
+    found["look"] = measured("look", lambda _: send(job_calls.look(keys, [middle()], lanes=names)))
     found["priority"] = measured(
-        lambda n: send(lane_calls.set_lane(keys, LANE, {"priority": 100.0 + n}))
+        "priority", lambda n: send(lane_calls.set_lane(keys, LANE, {"priority": 100.0 + n}))
     )
     found["cancel"] = measured(
-        lambda _: send(job_calls.cancel(keys, middle(), lanes=names, keep_us=1_000_000))
+        "cancel", lambda _: send(job_calls.cancel(keys, middle(), lanes=names, keep_us=1_000_000))
     )
-    return found
+    return found, control_us

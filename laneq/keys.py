@@ -45,7 +45,8 @@ from typing import Final
 PERMANENT: Final = frozenset(
     {
         "state", "lanes", "overrides", "tasks", "jobs", "runs", "history", "progress",
-        "outcomes", "ended", "watchers", "workers", "beats", "fleet", "parked", "sizing", "task_counts",
+        "outcomes", "ended", "watchers", "workers", "beats", "fleet", "parked", "sizing",
+        "task_counts",
         "waiting", "scheduled", "leases", "dead", "counts", "wake", "rates", "shares",
     }
 )  # fmt: skip
@@ -64,7 +65,8 @@ class Keys:
 
     __slots__ = (
         "beats", "ended", "fleet", "history", "jobs", "lanes", "namespace", "outcomes", "overrides",
-        "parked", "prefix", "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers",
+        "parked", "prefix", "progress", "runs", "sizing", "state", "task_counts", "tasks",
+        "watchers",
         "workers",
     )  # fmt: skip
 
@@ -74,7 +76,8 @@ class Keys:
         self.prefix = f"{{laneq:{namespace}}}:".encode()
         for name in (
             "beats", "ended", "fleet", "history", "jobs", "lanes", "outcomes", "overrides",
-            "parked", "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers", "workers",
+            "parked", "progress", "runs", "sizing", "state", "task_counts", "tasks", "watchers",
+            "workers",
         ):  # fmt: skip
             setattr(self, name, self.prefix + name.encode())
 

@@ -23,7 +23,8 @@ def take(stage: Stage, worker: str) -> Duty:
     return stage.run(take_duty(stage.keys, worker, names, now_us=stage.now(), ttl_us=TTL_US))
 
 
-def put(stage: Stage, worker: str, term: int, value: int) -> bool:
+def put(stage: Stage, worker: str, term: int | None, value: int) -> bool:
+    assert term is not None
     return stage.run(
         decide(stage.keys, worker, term=term, decisions={"urgent": {"value": value, "at": 1.5}})
     )

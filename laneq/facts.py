@@ -334,7 +334,7 @@ def _capped(driver: SyncDriver, keys: Keys) -> dict[str, int]:
 
 
 def _parked(driver: SyncDriver, keys: Keys, task: str) -> int:
-    return int(driver.command("ZLEXCOUNT", keys.prefix + b"parked", f"[{task}\t", f"({task}\n"))
+    return int(driver.command("ZLEXCOUNT", keys.parked, f"[{task}\t", f"({task}\n"))
 
 
 # --- the server -------------------------------------------------------------

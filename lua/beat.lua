@@ -49,7 +49,7 @@ for i in pairs(touched) do
   redis.call("EXPIRE", fine_key(i), 400)
   redis.call("EXPIRE", coarse_key(i), 3720)
 end
-local events = { "enqueued", "started", "succeeded", "dead", "inverted", "overtaken" }
+local events = { "enqueued", "started", "succeeded", "dead", "inverted", "overtaken", "lost_leases" }
 for i = 1, lanes_n do
   local last = redis.call("LINDEX", rates_key(i), -1)
   local noted = last and tonumber(string.match(last, "^%d+")) or 0

@@ -5,7 +5,7 @@
 -- RETURNS {"ok", now, row...}; row: waiting scheduled running dead head_ready {counts} then line
 --         head_ready: when the first job that waits became ready, "" where none does
 --         then: "" or the ring's snapshot from about `window` µs ago (time enqueued started succeeded dead inverted
---         overtaken)
+--         overtaken lost_leases)
 --         a scheduled job that is due counts as waiting, as a claim would have it
 -- COST    O(lanes × events)
 -- @include clock

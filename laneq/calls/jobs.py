@@ -390,6 +390,98 @@ def state_of(keys: Keys, job_id: str, *, lanes: Sequence[str]) -> Call[State]:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneBeside:
+    """A lane at the moment at which a job's place was read.
+
+    Attributes:
+        head_score_us: of its first waiting job; None where none waits.
+        slots, free: of the live workers that serve it; None while nobody counts them, since it
+            has no reserve over the fleet.
+        next_start_us: when its rate lets the next job start; None without a rate, or a start.
+    """
+
+    waiting: int
+    running: int
+    head_score_us: int | None
+    slots: int | None = None
+    free: int | None = None
+    next_start_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlace:
+    """Where a job that is open stands. Instants in µs.
+
+    Attributes:
+        place: ``waiting``, ``scheduled``, ``running`` or ``none`` (it has ended, or is unknown).
+        lane: its lane; empty for no place.
+        ahead: jobs of the lane that come before it in that place.
+        score_us: its place among them: when it became ready, or is due, less its boost.
+        lease_ends_us: of one that runs.
+        task: its task.
+        task_most: the task's own `max_running`; None for none.
+        task_running, task_parked: jobs of such a task.
+        is_parked: whether it steps aside, scheduled, since its task is at that limit.
+        parked_before: how many of these came before it; None where that is not known.
+        lanes: by name, all lanes.
+    """
+
+    now_us: int
+    place: str
+    lane: str
+    ahead: int
+    score_us: int
+    lease_ends_us: int | None
+    task: str
+    task_most: int | None
+    task_running: int
+    task_parked: int
+    is_parked: bool
+    parked_before: int | None
+    lanes: Mapping[str, LaneBeside]
+
+
+def why(keys: Keys, job_id: str, *, lanes: Sequence[str]) -> Call[JobPlace]:
+    """Read where a job stands in its lane, and what stands beside it.
+
+    Args:
+        keys: the namespace.
+        job_id: the job.
+        lanes: all lanes of the namespace.
+
+    Redis: why, one round trip, O(lanes + log N).
+    """
+    script = load("why")
+
+    def read(reply: Reply) -> JobPlace:
+        place, lane, ahead, score, ends, task = reply[2]
+        most, running, parked, is_parked, before = reply[3]
+        return JobPlace(
+            now_us=int(reply[1]),
+            place=place.decode(),
+            lane=lanes[lane - 1] if lane else "",
+            ahead=ahead,
+            score_us=int(score),
+            lease_ends_us=int(ends) if ends else None,
+            task=task.decode(errors="replace"),
+            task_most=most if most >= 0 else None,
+            task_running=running,
+            task_parked=parked,
+            is_parked=is_parked == 1,
+            parked_before=before if before >= 0 else None,
+            lanes={name: _beside(row) for name, row in zip(lanes, reply[4:], strict=True)},
+        )
+
+    return Call(script, script.bind_keys(keys, lanes), script.bind_args({"id": job_id}), read)
+
+
+def _beside(row: Reply) -> LaneBeside:
+    waiting, running, *texts = row
+    head, slots, free, next_start = (int(float(text)) if text else None for text in texts)
+    return LaneBeside(waiting, running, head, slots, free, next_start)
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page of ids and how many there are in all."""
 

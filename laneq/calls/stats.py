@@ -29,8 +29,8 @@ class Depths:
 
     Attributes:
         head_ready_us: when the first job that waits became ready, None when none waits.
-        past: instant in µs and counts (enqueued, started, succeeded, dead,
-            inverted, overtaken) of the oldest note within the window; None without one.
+        past: instant in µs and counts (enqueued, started, succeeded, dead, inverted,
+            overtaken, lost_leases) of the oldest note within the window; None without one.
             Older workers note less.
     """
 

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Final
 
 import click
 
 from laneq.calls import jobs as job_calls
 from laneq.cli.group import NounGroup, data_options
 from laneq.cli.look import MOST, Filter, list_jobs
-from laneq.cli.output import Column, duration, instant, print_fields, print_table, shortened
+from laneq.cli.output import (
+    Column,
+    compact,
+    duration,
+    instant,
+    print_fields,
+    print_table,
+    shortened,
+)
 from laneq.cli.report import note, print_json
 from laneq.cli.session import Session, opened
 from laneq.cli.settings import Settings
 from laneq.cli.status import Status
 from laneq.errors import JobNotFound
 from laneq.model import JobView, RemoteError, State
+from laneq.why import Explanation, read_why
+
+#: Workers that `why` names.
+_TAKERS: Final = 10
 
 
 @click.group(cls=NounGroup)
@@ -170,6 +183,64 @@ def _value(value: Any) -> str:
 def _error(error: RemoteError) -> str:
     first = f"{error.type}: {error.message}" if error.message else error.type
     return f"{first}\n{error.traceback.rstrip()}" if error.traceback else first
+
+
+# --- why --------------------------------------------------------------------
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@data_options
+@click.pass_obj
+def why(settings: Settings, job_id: str) -> None:
+    """Say why a job is where it is, what holds it back, and when it starts.
+
+    Of one that waits: its place in its lane, what it is worth now, the slots that may take
+    it, and a guess from measured rates. What workers say is as old as their last heartbeat.
+    """
+    with opened(settings) as session:
+        found = read_why(session.driver, session.keys, job_id)
+    if settings.wants_json:
+        print_json(asdict(found))
+    else:
+        print_why(found)
+
+
+def print_why(found: Explanation) -> None:
+    """Print why a job is where it is."""
+    fields = [
+        ("job", f"{found.id}, task {found.task}, lane {found.lane}"),
+        ("state", found.state.value),
+        ("why", found.text),
+    ]
+    if found.position is not None:
+        fields.append(("place", f"{found.position:,} of {found.waiting or 0:,} in its lane"))
+    if found.value is not None:
+        fields.append(("value now", compact(found.value)))
+    if found.due_at is not None:
+        fields.append(("due", instant(found.due_at)))
+    if found.lease_left_s is not None:
+        left = found.lease_left_s
+        ended = f"ran out {duration(-left)} ago"
+        fields.append(("lease left", duration(left) if left >= 0 else ended))
+    if found.holds:
+        told = [f"{hold.kind}: {hold.text}" for hold in found.holds]
+        fields.append(("holds", "\n".join(told)))
+    if found.takers:
+        told = [
+            f"{one.worker} (host {one.host}, pid {one.pid}): {one.text}"
+            for one in found.takers[:_TAKERS]
+        ]
+        if len(found.takers) > _TAKERS:
+            told.append(f"and {len(found.takers) - _TAKERS:,} workers more")
+        fields.append(("slots", "\n".join(told)))
+    if found.expected is not None:
+        in_s = found.expected.in_s
+        when = "no guess" if in_s is None else "now" if in_s == 0 else f"in about {duration(in_s)}"
+        fields.append(("starts", f"{when}: {found.expected.how}"))
+    if found.advice is not None:
+        fields.append(("do", found.advice))
+    print_fields(fields)
 
 
 # --- steer ------------------------------------------------------------------

@@ -286,6 +286,7 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(stats.depths(keys, stage.lanes.names))
     stage.run(stats.spread(keys, "normal", now_us=stage.now(), window_s=60))
     stage.run(stats.task_counts(keys))
+    assert stage.run(jobs.why(keys, "boosted", lanes=stage.lanes.names)).lane == "urgent"
     stage.run(workers.list_workers(keys))
     stage.run(pool.look_at_pool(keys, "w", stage.lanes.names, now_us=stage.now()))
     for goodbye in (workers.pass_on(keys, stage.lanes.names), workers.leave(keys, "w")):
@@ -324,6 +325,12 @@ def limit_and_size(stage: Stage) -> None:
     stage.run(workers.register(keys, "z", WorkerInfo("n", "h", 1, 2, {}, [], [])))
     stage.forward(60 * SECOND)
     one.claim(is_look=True)
+    stage.enqueue(*(new(f"slim{n}", lane="urgent", task="narrow") for n in range(3)))
+    stage.worker("p", slots=4).claim()
+    asked = [stage.run(jobs.why(keys, f"slim{n}", lanes=stage.lanes.names)) for n in range(3)]
+    assert {place.place for place in asked} == {"running", "scheduled"}
+    assert any(place.is_parked for place in asked)
+    assert stage.run(jobs.why(keys, "a", lanes=stage.lanes.names)).place == "none"
     stage.run(workers.leave(keys, "y"))
     stage.run(lanes.purge(keys, "batch"))
 

@@ -149,8 +149,8 @@ def test_counts_are_noted_every_five_seconds_in_a_ring(stage):
     beat(stage, worker="other")
     lines = stage.client.lrange(stage.key("rates", "normal"), 0, -1)
     assert [line.split()[1:] for line in lines] == [
-        [b"1", *[b"0"] * 5],
-        [b"2", *[b"0"] * 5],
+        [b"1", *[b"0"] * 6],
+        [b"2", *[b"0"] * 6],
     ]
     stage.client.rpush(stage.key("rates", "normal"), *["5 0 0 0 0 0"] * 800)
     beat(stage)

@@ -84,7 +84,10 @@ local function limits_of(text, slots, free)
     if most >= 0 then cap.left = most - redis.call("ZCARD", leases_key(i)) end
     if per_start > 0 then
       cap.per_start, cap.catch_up, cap.field = per_start, tonumber(catch_up), "tat:" .. lane_name(i)
-      cap.from = math.max(now, tonumber(redis.call("HGET", fleet_key, cap.field) or "0"))
+      -- A start leaves it so far ahead at most, or the rate was slower then.
+      local due = tonumber(redis.call("HGET", fleet_key, cap.field) or "0")
+      local is_of_rate = due <= now + cap.catch_up + per_start + 1
+      cap.from = math.max(now, is_of_rate and due or 0)
       cap.rate_left = 0
       if cap.from - cap.catch_up <= now then
         cap.rate_left = math.floor((now + cap.catch_up - cap.from) / per_start) + 1

@@ -327,6 +327,28 @@ def test_jobs_that_expire_at_their_start_cost_no_start(stage):
     stage.forward(2 * SECOND)
     assert stage.worker(slots=3).take() == ["good"]
 
+def test_a_rate_that_is_raised_does_not_wait_for_the_start_that_the_old_one_had_due(stage):
+    stage.publish(*lanes(batch={"rate": "1/h"}))
+    fill(stage, "batch", 9)
+    worker = stage.worker(slots=9)
+    assert worker.take() == ["b0"]
+    stage.set_lane("batch", {"rate": "5/s"})
+    assert worker.take() == ["b1"]
+    assert worker.take() == []
+    stage.forward(SECOND // 5)
+    assert worker.take() == ["b2"]
+
+
+def test_a_rate_that_comes_back_after_none_does_not_wait_for_what_was_due_before(stage):
+    stage.publish(*lanes(batch={"rate": "1/h"}))
+    fill(stage, "batch", 3)
+    worker = stage.worker()
+    worker.finish(worker.take()[0])
+    stage.set_lane("batch", {"rate": None})
+    worker.finish(worker.take()[0])
+    stage.set_lane("batch", {"rate": "5/s"})
+    assert worker.take() == ["b2"]
+
 
 # --- the books -------------------------------------------------------------------------
 

@@ -21,14 +21,14 @@ def rig(url):
 
 
 def test_a_namespace_that_holds_anything_is_refused_and_left_alone(url, raw, namespace):
-    raw.set(f"{{laneq:{namespace}}}:state", "1", ex=60)
+    raw.set(f"{{laneq:{namespace}}}:anything", "1", ex=60)
     with (
         Rig(url, namespace=namespace) as rig,
         pytest.raises(ConfigError, match="not empty"),
         rig.space(),
     ):
         pass
-    assert raw.get(f"{{laneq:{namespace}}}:state") == b"1"
+    assert raw.get(f"{{laneq:{namespace}}}:anything") == b"1"
 
 
 def test_the_namespace_is_deleted_and_no_other(url, raw):

@@ -576,7 +576,7 @@ def can_starve(facts: Facts) -> Iterator[Finding]:
                 "waiting": lane.waiting,
                 "oldest_wait_s": lane.oldest_wait_s,
                 "behind": list(found.by),
-                "late_s": {other: round(late_s, 3) for other, late_s in found.by.items()},
+                "if_late_s": {other: round(late_s, 3) for other, late_s in found.by.items()},
             },
             reason=found.text.partition(". ")[0],
             advice=f"laneq lanes set {lane.name} reserve=1, unless that is what you want",

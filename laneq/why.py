@@ -573,10 +573,10 @@ def _by_starts(own: LaneFacts, ahead: int) -> Expected | None:
     rate = own.started_per_s
     if not rate or not own.measured_s:
         return None
+    starts = f"{ahead + 1:,} starts" if ahead else "1 start"
     return Expected(
         (ahead + 1) / rate,
-        f"{ahead + 1:,} starts of {own.name} at {rate:.3g}/s, as in the last "
-        f"{duration(own.measured_s)}",
+        f"{starts} of {own.name} at {rate:.3g}/s, as in the last {duration(own.measured_s)}",
         {"starts": ahead + 1, "starts_per_s": rate, "measured_s": own.measured_s},
     )
 
@@ -598,7 +598,8 @@ def _by_work(scene: _Scene) -> Expected:
         names = " and ".join(lane.name for lane, _ in first)
         return Expected(
             None,
-            f"{names} alone keep {busy:.3g} slots busy, and there are {slots:g}: no end in sight",
+            f"the jobs of {names} alone keep {busy:.3g} slots busy, and there are {slots:g}: no "
+            "end in sight",
             inputs,
         )
     return Expected(
@@ -617,7 +618,7 @@ _ADVICE: Final = {
     "max_running": "laneq lanes set {lane} max_running={max_running}, if that can be borne",
     "rate": "laneq lanes set {lane} rate={rate:.3g}/s, if that can be borne",
     "task_max_running": "raise max_running of the task {task} in the app",
-    "slots_busy": "more slots: laneq worker MODULE:APP -c N; laneq size says how many",
+    "slots_busy": "laneq doctor says whether to keep slots for {lane}, or to have more",
     "fleet_reserve": "laneq doctor says whether the reserves are too large",
     "worker_reserve": "laneq doctor says whether the reserves are too large",
 }

@@ -92,7 +92,7 @@ def _title(name: str) -> str:
 
 def _value(name: str, value: Any) -> str:
     match value:
-        case None | "" | [] | {}:
+        case None | "" | []:
             return "-"
         case bool():
             return "yes" if value else "no"

@@ -286,7 +286,6 @@ def use_everything(stage: Stage) -> Counter[str]:
     stage.run(stats.depths(keys, stage.lanes.names))
     stage.run(stats.spread(keys, "normal", now_us=stage.now(), window_s=60))
     stage.run(stats.task_counts(keys))
-    assert stage.run(jobs.why(keys, "boosted", lanes=stage.lanes.names)).lane == "urgent"
     stage.run(workers.list_workers(keys))
     stage.run(pool.look_at_pool(keys, "w", stage.lanes.names, now_us=stage.now()))
     for goodbye in (workers.pass_on(keys, stage.lanes.names), workers.leave(keys, "w")):

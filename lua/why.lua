@@ -78,7 +78,7 @@ if capped[task] then
     -- Far down in the line it is not looked for: one that never ran, and comes due within
     -- the time after which those that are parked are weighed again, is taken for one.
     if is_parked == 0 and parked > LOOK and not redis.call("HGET", runs_key, id) then
-      is_parked = tonumber(score) <= now + 60000000 and 1 or 0
+      is_parked = tonumber(score) <= now + 61000000 and 1 or 0
     end
   end
 end

@@ -92,7 +92,8 @@ def show(rows: list[Row], console: Console) -> None:
     """Print the list of faults."""
     table = Table(title="Faults", title_justify="left")
     for title in ("fault", "test", "outcome", "seconds", "reason"):
-        table.add_column(title, justify="right" if title == "seconds" else "left")
+        justify: Any = "right" if title == "seconds" else "left"
+        table.add_column(title, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(row.fault, row.test, row.outcome, f"{row.seconds:.1f}", row.reason)
     console.print(table)

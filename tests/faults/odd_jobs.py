@@ -276,7 +276,7 @@ DELICATE: list[Any] = [
 ]  # fmt: skip
 
 
-@app.task(name="echoes", lane=LANE, retry=Retry(2, backoff="fixed", base=0.3, jitter=False))
+@app.task(name="echoes", lane=LANE, retry=Retry(2, backoff="fixed", base=4, jitter=False))
 async def echoes(path: str, *values: Any, **named: Any) -> list[Any]:
     """Return what it is given, once a file is there; fail before."""
     with noted():

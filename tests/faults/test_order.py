@@ -320,16 +320,18 @@ def test_fault_E4_nothing_of_a_lane_starts_once_its_pause_has_returned(
         paused: set_lane(field.keys, "normal", {"paused": paused}) for paused in (True, False)
     }
     call = field.app.sync_driver.call
-    tasks = field.tasks
+    # Kept for longer than the test takes.
+    nap = field.tasks.nap.using(result_ttl=3600)
+    touch = field.tasks.touch.using(result_ttl=3600).call()
     ids: list[str] = []
     for n in range(rounds):
-        running = tasks.nap.enqueue(0.1)
+        running = nap.enqueue(0.1)
         wait_until(lambda job=running: field.starts(job.id))  # type: ignore[misc]
         if n == 0:
             field.laneq("lanes", "pause", "normal")
         else:
             call(set_paused[True])
-        jobs = field.app.enqueue_many([tasks.touch.call()] * 100)
+        jobs = field.app.enqueue_many([touch] * 100)
         asked_us = field.now_us()
         quiet_us = (quiet_s if n else first_quiet_s) * 1e6
         assert running.result(10) == "slept", "what ran when the lane was paused ends as ever"

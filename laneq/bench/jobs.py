@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from laneq import LaneQ
 from laneq.bench.stamps import Pen
+from laneq.options import DEFAULT_LANES, Lane
 
 #: Environment variable: how many no-op jobs there are, so that the last one is known.
 COUNT: Final = "LANEQ_BENCH_COUNT"
+
+#: Environment variable: options of the lane `urgent`, JSON, that the default one has not.
+URGENT_LANE: Final = "LANEQ_BENCH_URGENT_LANE"
 
 #: Kinds of stamps, and what the three numbers of each are.
 WORK: Final = "work"  # batch job: 0, start, end
@@ -22,17 +29,27 @@ LINE: Final = "line"  # submitted, first line, 0
 STARTED: Final = "started"  # start, the job's number, pid
 
 
-def build(*, url: str | None = None, namespace: str | None = None) -> LaneQ:
+def build(
+    *,
+    url: str | None = None,
+    namespace: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> LaneQ:
     """Return an app with the benchmarks' tasks; it is where any app is.
 
-    The lanes are the default ones. What a job writes down goes to the file that the
-    benchmark names; a process that only enqueues needs none.
+    The lanes are the default ones, but for what the environment says of `urgent`. What a job
+    writes down goes to the file that the benchmark names; a process that only enqueues needs none.
     """
-    app = LaneQ(url, namespace=namespace)
+    app = LaneQ(url, namespace=namespace, lanes=_lanes(environment))
     diary = _Diary()
     _add_timed(app, diary)
     _add_short(app, diary)
     return app
+
+
+def _lanes(environment: Mapping[str, str]) -> list[Lane]:
+    changes = json.loads(environment.get(URGENT_LANE, "{}"))
+    return [replace(lane, **changes) if lane.name == "urgent" else lane for lane in DEFAULT_LANES]
 
 
 class _Diary:

@@ -31,6 +31,8 @@ from laneq.cli.output import Column, compact, number, print_table
 from laneq.cli.report import note, print_json
 from laneq.cli.settings import Settings
 from laneq.embedded import Engine
+from laneq.errors import OptionError
+from laneq.options import Lane
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = dict[str, Any]
@@ -95,6 +97,26 @@ _NUMBERS: Final = _ListOf("whole numbers", _positive)
 _RATES: Final = _ListOf("rates", _rate)
 _SWITCHES: Final = _ListOf("on or off", _switch)
 _NAMES: Final = _ListOf("names", str)
+_RESERVES: Final = _ListOf("numbers of slots", int)
+
+
+class _Wait(click.ParamType[Any]):
+    """A time with its unit, as seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read it as a lane's options are read."""
+        if isinstance(value, float):
+            return value
+        try:
+            slo_us = Lane("urgent", slo=value).slo_us
+        except OptionError as error:
+            self.fail(str(error), param, ctx)
+        return (slo_us or 0) / 1e6
+
 
 _ENGINE: Final = click.option(
     "--engine",
@@ -212,7 +234,8 @@ _HEADINGS: Final = (
     default=tuple(lanes_bench.ARRANGEMENTS),
     show_default=",".join(lanes_bench.ARRANGEMENTS),
     metavar="NAME,...",
-    help="Arrangements to measure.",
+    help="Arrangements to measure. auto: a reserve over the fleet that sizes itself. fixed: one of "
+    "each of --reserve.",
 )
 @click.option(
     "--rates",
@@ -225,9 +248,40 @@ _HEADINGS: Final = (
 @click.option(
     "--batch",
     type=click.IntRange(0, 1_000_000),
-    default=2_000,
-    show_default=True,
+    show_default="2,000, or as many as a long run needs",
     help="Batch jobs queued at the start.",
+)
+@click.option(
+    "--slo",
+    "slo_s",
+    type=_Wait(),
+    default="50ms",
+    show_default=True,
+    metavar="TIME",
+    help="Of auto and fixed: wait that at most 1 % of the urgent jobs may exceed.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(0, 600),
+    default=20.0,
+    show_default=True,
+    help="Seconds that auto sizes itself, urgent jobs coming, before it is measured.",
+)
+@click.option(
+    "--reserve",
+    "reserves",
+    type=_RESERVES,
+    show_default="1,2,3 and so on up to the first that holds --slo",
+    metavar="N,...",
+    help="Slots of fixed.",
+)
+@click.option(
+    "--step",
+    "has_step",
+    is_flag=True,
+    help="One run that goes from the first of --rates to the second half-way: how soon auto has "
+    "followed.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of all that is random.")
 @click.option(
@@ -250,7 +304,12 @@ def lanes(settings: Settings, /, *, engine: str | None, demo: bool, **wanted: An
     urgent lane first (strict), 2 slots for urgent jobs alone and 8 for batch alone
     (dedicated), 2 slots reserved for urgent jobs and 8 for any (reserved). Latency is
     from before the enqueue call to the end of the job.
+
+    Two more on request: ten shared slots with a reserve over the fleet that sizes itself
+    (--only auto) or is fixed (--only fixed), both to hold --slo.
     """
+    if wanted["has_step"] and not _is_given("only"):
+        wanted["only"] = ("auto",)
     plan = lanes_bench.Plan(**wanted)
     if demo:
         note(_DEMO_BEFORE)
@@ -260,9 +319,7 @@ def lanes(settings: Settings, /, *, engine: str | None, demo: bool, **wanted: An
     if settings.wants_json:
         print_json(rows)
         return
-    print_table(
-        [_left(_HEADINGS[0]), *map(_right, _HEADINGS[1:])], [_lane_cells(row) for row in rows]
-    )
+    _print_lanes(rows)
     click.echo()
     for line in _lane_caption(plan, server):
         click.echo(line)
@@ -271,6 +328,108 @@ def lanes(settings: Settings, /, *, engine: str | None, demo: bool, **wanted: An
     if demo:
         click.echo()
         click.echo(_DEMO_AFTER)
+
+
+def _is_given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def _print_lanes(rows: Sequence[Row]) -> None:
+    """Print a table of the published arrangements, and one of reserves over the fleet."""
+    sized = [row for row in rows if "slo_ms" in row]
+    others = [row for row in rows if "slo_ms" not in row]
+    if others:
+        print_table(
+            [_left(_HEADINGS[0]), *map(_right, _HEADINGS[1:])],
+            [_lane_cells(row) for row in others],
+        )
+    if others and sized:
+        click.echo()
+    if sized:
+        slo = compact(sized[0]["slo_ms"])
+        headings = (
+            "urgent/s", "done", "p50 ms", "p99 ms", "wait p99 ms", f"waits over {slo} ms",
+            "batch/s", "reserve in force",
+        )  # fmt: skip
+        print_table(
+            [_left("arrangement"), *map(_right, headings)], [_sized_cells(row) for row in sized]
+        )
+    for row in sized:
+        if "step" in row:
+            _print_step(row)
+        elif row["arrangement"] == "auto":
+            _print_verdict(rows, row)
+
+
+def _sized_cells(row: Row) -> list[str]:
+    rate = compact(row["urgent_per_s"])
+    if "step" in row:
+        rate = f"{compact(row['step']['from_per_s'])} → {rate}"
+    figures = [
+        _ends(row, name, digits=1) if row["runs"] > 1 else number(row[name], digits=1)
+        for name in ("p50_ms", "p99_ms", "wait_p99_ms")
+    ]
+    batch = _ends(row, "batch_per_s", digits=1) if row["runs"] > 1 else None
+    least, most = row["ranges"]["reserve_min"][0], row["ranges"]["reserve_max"][1]
+    return [
+        row["arrangement"],
+        rate,
+        f"{number(row['urgent_done'])} of {number(row['urgent_sent'])}",
+        *figures,
+        "-" if row["late_share"] is None else f"{row['late_share']:.2%}",
+        batch or number(row["batch_per_s"], digits=1),
+        number(least) if least == most else f"{number(least)}–{number(most)}",
+    ]
+
+
+def _print_verdict(rows: Sequence[Row], row: Row) -> None:
+    """Say how auto compares with the smallest fixed reserve that holds the same."""
+    rate = f"At {compact(row['urgent_per_s'])}/s"
+    aim = f"at most 1 % of the waits over {compact(row['slo_ms'])} ms"
+    does = "held" if row["holds"] else "did not hold"
+    line = f"\n{rate} auto {does} {aim}"
+    if any(one["arrangement"].startswith("fixed ") for one in rows):
+        best = lanes_bench.smallest_fixed(rows, row)
+        if best is None:
+            line += "; no fixed reserve that was measured did"
+        else:
+            slots = best["arrangement"].removeprefix("fixed ")
+            line += f"; the smallest fixed reserve that did: {slots}"
+            if best["batch_per_s"]:
+                share = row["batch_per_s"] / best["batch_per_s"]
+                line += (
+                    f", with {number(best['batch_per_s'], digits=1)} batch jobs a second, of which "
+                    f"auto did {share:.1%}"
+                )
+    click.echo(f"{line}.")
+
+
+def _print_step(row: Row) -> None:
+    step = row["step"]
+    followed = step["followed_s"]
+    when = "never" if followed is None else f"{followed:g} s after the step"
+    click.echo(
+        f"\n{row['arrangement']}: {step['reserve_before']} slots before the step from "
+        f"{compact(step['from_per_s'])} to {compact(step['to_per_s'])}/s, "
+        f"{step['reserve_after']} at the end, reached {when}. Second by second:\n"
+    )
+    print_table(
+        [
+            _right("second"), _right("done"), _right(f"waited over {compact(row['slo_ms'])} ms"),
+            _right("longest wait ms"), _right("reserve"),
+        ],
+        (
+            (
+                f"{one['second']:+d}",
+                number(one["done"]),
+                number(one["late"]),
+                number(one["longest_wait_ms"], digits=1),
+                number(one["reserve"]),
+            )
+            for one in step["seconds"]
+        ),
+    )  # fmt: skip
 
 
 def _measure_lanes(rig: Rig, plan: lanes_bench.Plan) -> tuple[list[Row], list[str]]:
@@ -296,8 +455,8 @@ def _live_table(rows: Sequence[Row], plan: lanes_bench.Plan, state: lanes_bench.
         table.add_row(*_lane_cells(row))
     if not state.is_final:
         table.add_row(*_lane_cells(state.row), style="cyan")
-    for arrangement, rate in plan.cases[len(rows) + (not state.is_final) :]:
-        table.add_row(arrangement.name, compact(rate), *["·"] * 4, style="dim")
+    for case in state.ahead:
+        table.add_row(case.arrangement.name, compact(case.rate), *["·"] * 4, style="dim")
     over = (state.run - 1 + state.share) / plan.runs
     table.caption = f"run {state.run} of {plan.runs}, {over:.0%}" if not state.is_final else ""
     return table
@@ -325,6 +484,13 @@ def _lane_caption(plan: lanes_bench.Plan, server: str) -> Iterator[str]:
         f"{server}; {workers}; {plan.arrivals} arrivals; runs of {plan.seconds:g} s, after "
         f"{plan.warm_up:g} s of batch jobs."
     )
+    if set(plan.only) & set(lanes_bench.SIZED):
+        yield (
+            f"Waits are from before the enqueue call to the first line of the job; auto is "
+            f"measured after {plan.settle_s:g} s of urgent jobs by which it sized itself."
+        )
+    if set(plan.only) <= set(lanes_bench.SIZED):
+        return
     yield (
         "Published: simulated in one process, even arrivals, runs of 8 s, urgent and batch jobs "
         "from the same moment (at 150/s dedicated did 832 of 1,200)."
@@ -337,7 +503,7 @@ def _lane_caption(plan: lanes_bench.Plan, server: str) -> Iterator[str]:
 
 
 _LAYOUTS: Final = {
-    "split": "ten slots in one worker process, in two of 2 and 8 for dedicated and reserved",
+    "split": "ten slots in one worker process, in two of 2 and 8 where it is not fifo or strict",
     "one": "ten slots in one worker process, in two of 2 and 8 for dedicated",
     "ten": "ten worker processes of one slot each",
 }

@@ -72,6 +72,58 @@ def test_lanes_with_one_lane_let_no_urgent_job_through(rig):
     assert row["published"] is None
 
 
+def test_lanes_with_reserves_over_the_fleet(rig):
+    plan = lanes.Plan(
+        seconds=2,
+        warm_up=0.2,
+        settle_s=3,
+        rates=[50],
+        only=["auto", "fixed"],
+        reserves=[0, 3],
+        slo_s=0.2,
+        arrivals="poisson",
+    )
+    rows = [state.row for state in lanes.measure(rig, plan) if state.is_final]
+    assert [row["arrangement"] for row in rows] == ["auto", "fixed 0", "fixed 3"]
+    auto, none, three = rows
+    assert (none["reserve_min"], none["reserve_max"]) == (0, 0)
+    assert (three["reserve_min"], three["reserve_max"]) == (3, 3)
+    assert 1 <= auto["reserve_min"] <= auto["reserve_max"] <= 9
+    for row in rows:
+        assert 0 <= row["late_share"] <= 1
+        assert row["holds"] == (row["late_share"] <= 0.01)
+        assert 50 < row["urgent_sent"] < 150
+        assert 1 <= row["urgent_done"] <= row["urgent_sent"]
+        assert row["published"] is None
+
+
+def test_fixed_reserves_end_with_the_first_that_holds(rig):
+    plan = lanes.Plan(seconds=3, warm_up=0, settle_s=0, rates=[20], only=["fixed"], slo_s=1.5)
+    rows = [state.row for state in lanes.measure(rig, plan) if state.is_final]
+    assert [(row["arrangement"], row["holds"]) for row in rows] == [("fixed 1", True)]
+
+
+def test_a_step_of_the_rate_is_shown_second_by_second(rig):
+    plan = lanes.Plan(
+        seconds=6,
+        warm_up=0.2,
+        settle_s=2,
+        rates=[10, 100],
+        only=["auto"],
+        arrivals="poisson",
+        has_step=True,
+    )
+    (row,) = [state.row for state in lanes.measure(rig, plan) if state.is_final]
+    step = row["step"]
+    assert (step["from_per_s"], step["to_per_s"]) == (10, 100)
+    assert [one["second"] for one in step["seconds"]] == [-3, -2, -1, 0, 1, 2]
+    done = [one["done"] for one in step["seconds"]]
+    assert sum(done) == row["urgent_done"]
+    assert sum(done[3:]) > 2 * sum(done[:3])
+    assert step["reserve_after"] == step["seconds"][-1]["reserve"]
+    assert 1 <= step["reserve_before"] <= 9
+
+
 def test_throughput(rig, told):
     rows = list(throughput.measure(rig, slots=[1, 10], count=500, runs=1, progress=told.append))
     assert [(row["slots"], row["results"]) for row in rows] == [
@@ -162,8 +214,26 @@ def test_every_command_prints_one_document_or_a_table(url, arguments):
         assert "p99" in as_table.stdout or "jobs/s" in as_table.stdout
 
 
-def test_auto_is_refused_for_now():
-    refused = _run("lanes", "--only", "auto")
-    assert refused.returncode == 2
-    assert "fixed reserves" in refused.stderr
-    assert refused.stdout == ""
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--only", "auto,fixed", "--reserve", "1,3", "--rates", "30"],
+        ["--step", "--rates", "20,60"],
+    ],
+    ids=["beside", "step"],
+)
+def test_reserves_over_the_fleet_are_shown_as_the_schema_says(url, arguments):
+    small = ["--seconds", "2", "--settle", "2", "--warm-up", "0.2", "--slo", "500ms"]
+    as_json = _run("lanes", *small, *arguments, "--url", url, "--json")
+    assert as_json.returncode == 0, as_json.stderr
+    rows = json.loads(as_json.stdout)
+    schema = json.loads((SCHEMAS / "bench-lanes.json").read_text("utf-8"))
+    Draft202012Validator(schema).validate(rows)
+    as_table = _run("lanes", *small, *arguments, "--url", url)
+    assert as_table.returncode == 0, as_table.stderr
+    if "--step" in arguments:
+        assert "reached" in as_table.stdout
+        assert [row["arrangement"] for row in rows] == ["auto"]
+    else:
+        assert "smallest fixed reserve" in as_table.stdout
+        assert [row["arrangement"] for row in rows] == ["auto", "fixed 1", "fixed 3"]

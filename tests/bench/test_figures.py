@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 
 from laneq.bench.figures import Spread, combine, percentile
-from laneq.bench.lanes import ARRANGEMENTS, PUBLISHED, Plan, arrivals_ns, published
+from laneq.bench.lanes import (
+    ARRANGEMENTS,
+    PUBLISHED,
+    Plan,
+    arrivals_ns,
+    followed,
+    over_the_fleet,
+    published,
+    smallest_fixed,
+)
 from laneq.errors import OptionError
 
 
@@ -81,8 +90,78 @@ def test_published_figures_stand_beside_even_arrivals_only():
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("auto", "fixed reserves"), ("reservd", "no arrangement 'reservd'")]
+    ("wanted", "says"),
+    [
+        ({"only": ("fifo", "reservd")}, "no arrangement 'reservd'"),
+        ({"only": ("fixed",), "reserves": (2, 10)}, "10 of ten slots"),
+        ({"only": ("fixed",), "reserves": (-1,)}, "Give 0 to 9"),
+        ({"only": ("strict",), "has_step": True}, "--only auto, fixed or both"),
+        ({"only": ("auto",), "has_step": True, "rates": (30,)}, "two of --rates"),
+    ],
 )
-def test_an_arrangement_that_cannot_be_measured_is_refused(name, says):
+def test_what_cannot_be_measured_is_refused(wanted, says):
     with pytest.raises(OptionError, match=says):
-        Plan(only=("fifo", name))
+        Plan(**wanted)
+
+
+@pytest.mark.parametrize("layout", ["split", "one", "ten"])
+def test_a_reserve_over_the_fleet_has_ten_shared_slots(layout):
+    commands = over_the_fleet("auto").commands(layout)
+    assert sum(int(command[1]) for command in commands) == 10
+    assert not any("--reserve" in command for command in commands)
+
+
+def test_fixed_stands_for_one_arrangement_of_each_reserve():
+    plan = Plan(only=("auto", "fixed"), reserves=(4, 2), rates=(30, 150))
+    assert [(case.arrangement.name, case.rate) for case in plan.cases] == [
+        ("auto", 30), ("fixed 2", 30), ("fixed 4", 30),
+        ("auto", 150), ("fixed 2", 150), ("fixed 4", 150),
+    ]  # fmt: skip
+    assert len(Plan(only=("fixed",), rates=(30,)).cases) == 9
+
+
+def test_a_step_is_one_run_of_both_rates():
+    (case,) = Plan(only=("auto",), has_step=True).cases
+    assert case.rates == (30, 150)
+    assert case.rate == 150
+
+
+def test_a_long_run_has_batch_jobs_to_its_end():
+    auto = over_the_fleet("auto")
+    assert Plan().backlog_of(ARRANGEMENTS["strict"]) == 2_000
+    assert Plan(seconds=60, only=("auto",)).backlog_of(auto) >= (60 + 20 + 1) * 50
+    assert Plan(seconds=60, batch=10).backlog_of(auto) == 10
+
+
+@pytest.mark.parametrize(
+    ("seen", "before", "after", "seconds"),
+    [
+        ([], None, None, None),
+        ([(-1.0, 1), (0.5, 1), (1.5, 3), (3.0, 4), (9.0, 4)], 1, 4, 3.0),
+        ([(-1.0, 1), (0.5, 5), (9.0, 4)], 1, 4, 0.5),
+        ([(-1.0, 4), (0.5, 4), (9.0, 4)], 4, 4, 0.0),
+        ([(0.5, 4)], None, 4, 0.5),
+    ],
+)
+def test_a_step_is_followed_once_the_reserve_is_as_large_as_at_the_end(
+    seen, before, after, seconds
+):
+    assert followed(seen) == {
+        "reserve_before": before,
+        "reserve_after": after,
+        "followed_s": seconds,
+    }
+
+
+def test_the_smallest_fixed_reserve_that_holds_is_of_the_same_rate():
+    def row(arrangement: str, rate: int, *, holds: bool) -> dict[str, object]:
+        return {"arrangement": arrangement, "urgent_per_s": rate, "holds": holds}
+
+    auto = row("auto", 150, holds=True)
+    three = row("fixed 3", 150, holds=True)
+    rows = [
+        auto, row("fixed 1", 30, holds=True), row("fixed 2", 150, holds=False),
+        row("fixed 4", 150, holds=True), three,
+    ]  # fmt: skip
+    assert smallest_fixed(rows, auto) == three
+    assert smallest_fixed(rows[:3], auto) is None

@@ -235,5 +235,5 @@ def test_reserves_over_the_fleet_are_shown_as_the_schema_says(url, arguments):
         assert "reached" in as_table.stdout
         assert [row["arrangement"] for row in rows] == ["auto"]
     else:
-        assert "smallest fixed reserve" in as_table.stdout
+        assert "fixed reserve" in as_table.stdout
         assert [row["arrangement"] for row in rows] == ["auto", "fixed 1", "fixed 3"]

@@ -56,7 +56,9 @@ def test_large_bodies_make_small_slices(stage):
         stage.enqueue(checks_job(f"{i:02}", big))
     records = [sum(n for _, _, n in got.open) for got in slices(stage)]
     assert sum(records) >= 30
-    assert max(records) <= 12
+    # A cursor gives whole buckets: Valkey's have seven entries and a chain.
+    assert max(records) <= 21
+    assert len([n for n in records if n]) > 1
 
 
 def checks_job(job_id: str, record: bytes):

@@ -15,7 +15,7 @@ from tests.chaos.run import Plan, carry_out, seed_of
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--minutes", type=float, default=5.0, show_default=True, help="How long all breaks.")
 @click.option("--seed", type=int, help="Break the same things in the same order again.")
-@click.option("--rate", type=float, default=200.0, show_default=True, help="Jobs per second.")
+@click.option("--rate", type=float, default=250.0, show_default=True, help="Jobs per second.")
 @click.option("--pace", type=float, default=1.0, show_default=True, help="Seconds between faults.")
 @click.option("--workers", type=click.IntRange(1, 4), default=4, show_default=True)
 @click.option("--engine", type=click.Choice(["valkey", "redis"]), help="Else the first found.")

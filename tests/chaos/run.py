@@ -81,7 +81,7 @@ class Plan:
 
     minutes: float
     seed: int
-    rate: float = 200.0
+    rate: float = 250.0
     pace: float = 1.0
     engine: Engine | None = None
     workers: int = len(_FLEET)

@@ -12,7 +12,7 @@ from laneq.cli import main
 from tests.cli.conftest import ROOT
 
 GUIDE = "\n".join(
-    (ROOT / "docs" / name).read_text("utf-8") for name in ("operations.md", "sizing.md")
+    (ROOT / "docs" / name).read_text("utf-8") for name in ("operations.md", "sizing.md", "doctor.md")
 )
 
 

@@ -564,7 +564,12 @@ if wanted > 0 then
     if waiting[i] and not (limits and limits.of_cap(i) <= 0) then arm(i) end
   end
 end
-local next_open = limits and limits.note(free, waiting, closed)
+local next_open
+if limits then
+  next_open = limits.note(free, waiting, closed, outcome_n > 0 or #call_line > 0, function(i)
+    return served[i] and free > 0 and seats_of(i) > 0
+  end)
+end
 
 -- The watch: one idle worker has promised to look at the next due instant. A
 -- promise that lies ahead holds: what was leased since ends later, or is seen by

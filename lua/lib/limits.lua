@@ -21,8 +21,11 @@
 --
 -- Waking. Two marks say who must be woken when a limit gives way.
 --   tight, in the fleet hash: lanes of which some worker was told that the reserves
---     of others leave it nothing; it does not listen for them. Who finds one open
---     again wakes a worker that waits for a reserved lane.
+--     of others leave it nothing; it does not listen for them, and stands in deaf
+--     until it is told otherwise. A call that started or ended a job, finds one open
+--     again and cannot serve it itself wakes a worker that waits for a reserved lane.
+--     A call that did neither wakes nobody, or workers that cannot help would wake
+--     each other without end.
 --   shut, in the state hash: lanes at their max_running or rate. All go on
 --     listening, and nobody puts a token for them until a claim finds one open. Rates
 --     open by themselves: an idle worker has the watch for that instant.
@@ -34,7 +37,7 @@ local function limits_of(text, slots, free)
   local fields, found
   local was_slots, was_free, was_names
   if reserves ~= "" then
-    fields = { line_field(worker_id), "tight" }
+    fields = { line_field(worker_id), "tight", "deaf" }
     for i, n in string.gmatch(reserves, "(%d+)=(%d+)") do
       i = tonumber(i)
       local name, at = lane_name(i), #fields
@@ -120,7 +123,7 @@ local function limits_of(text, slots, free)
 
   -- Note what this worker has free now, and wake who waits for a reserved lane where
   -- others may start again.
-  local function note_fleet(free_now, waiting, closed, sets)
+  local function note_fleet(free_now, waiting, closed, sets, is_news, can_take)
     local line = string.format("%d %d %s", slots, free_now, names)
     if line ~= found[1] then
       sets[1], sets[2] = fields[1], line
@@ -132,33 +135,39 @@ local function limits_of(text, slots, free)
       if by_free ~= 0 then redis.call("HINCRBY", fleet_key, fields[row.at + 1], int(by_free)) end
     end
     if not pool_free then return end
-    local was_tight = found[2] or ","
-    local tight, is_open = was_tight, false
+    local was_tight, was_deaf = found[2] or ",", found[3] or ","
+    local tight, deaf, is_deaf, is_open = was_tight, was_deaf, false, false
     -- Without a free slot it listens for nothing, and will be told when it has one.
     if tight ~= "," or (free_now > 0 and pool_free - short <= 0) then
       for i = 1, lanes_n do
         local name = lane_name(i)
-        if limits.of_fleet(i) <= 0 and free_now > 0 and has_name(names, name) then
-          closed[#closed + 1] = i
-          if not has_name(tight, name) then tight = tight .. name .. "," end
-        elseif limits.of_fleet(i) > 0 and has_name(tight, name) then
-          tight, is_open = without_name(tight, name), true
-          if redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
+        if limits.of_fleet(i) <= 0 then
+          if free_now > 0 and has_name(names, name) then
+            closed[#closed + 1], is_deaf = i, true
+            if not has_name(tight, name) then tight = tight .. name .. "," end
+          end
+        elseif is_news and has_name(tight, name) and limits.of_cap(i) > 0 then
+          local is_left = waiting[i]
+          if is_left == nil then is_left = redis.call("EXISTS", waiting_key(i)) == 1 end
+          if is_left then arm(i) end
+          if is_left or not can_take(i) then is_open = true end
         end
       end
     end
-    -- Work was left although the pool has room: whoever has that waits for a reserved
-    -- lane, maybe for nothing else.
-    for i, is_left in pairs(waiting) do
-      if is_left and math.min(limits.of_fleet(i), limits.of_cap(i)) > 0 then is_open = true end
-    end
-    if is_open then
+    local is_noted = deaf ~= "," and has_name(deaf, worker_id)
+    if is_noted then deaf = without_name(deaf, worker_id) end
+    if is_open and deaf ~= "," then
       for _, row in ipairs(mine) do
         arm(row.i)
       end
     end
+    if is_deaf then deaf = is_noted and was_deaf or deaf .. worker_id .. "," end
+    if deaf == "," then tight = "," end
     if tight ~= was_tight then
       sets[#sets + 1], sets[#sets + 2] = "tight", tight
+    end
+    if deaf ~= was_deaf then
+      sets[#sets + 1], sets[#sets + 2] = "deaf", deaf
     end
   end
 
@@ -195,11 +204,13 @@ local function limits_of(text, slots, free)
     end
   end
 
-  -- At the end of a call. closed gets the lanes that this worker is not to listen for.
-  -- Returns when a rate lets the next job start, where that is all it waits for.
-  function limits.note(free_now, waiting, closed)
+  -- At the end of a call. closed gets the lanes that this worker is not to listen for;
+  -- is_news: a job was started or ended; can_take: whether this worker has a slot for
+  -- a job of a lane. Returns when a rate lets the next job start, where that is all it
+  -- waits for.
+  function limits.note(free_now, waiting, closed, is_news, can_take)
     local sets = {}
-    if found then note_fleet(free_now, waiting, closed, sets) end
+    if found then note_fleet(free_now, waiting, closed, sets, is_news, can_take) end
     if rules ~= "" then note_caps(waiting, sets) end
     if #sets > 0 then redis.call("HSET", fleet_key, unpack(sets)) end
     return opens_at and math.ceil(opens_at)

@@ -11,6 +11,7 @@ local function tally(reserved)
   local fleet = redis.call("HGETALL", fleet_key)
   for j = 1, #fleet, 2 do
     local field = fleet[j]
+    local is_mark = field == "tight" or field == "deaf"
     if string.sub(field, 1, 7) == "worker:" then
       local slots, free, names = read_line(fleet[j + 1])
       if #reserved == 0 then gone[#gone + 1] = field end
@@ -19,7 +20,7 @@ local function tally(reserved)
           sum[1], sum[2] = sum[1] + slots, sum[2] + free
         end
       end
-    elseif string.sub(field, 1, 4) ~= "tat:" and (field ~= "tight" or #reserved == 0) then
+    elseif string.sub(field, 1, 4) ~= "tat:" and (not is_mark or #reserved == 0) then
       gone[#gone + 1] = field
     end
   end

@@ -12,4 +12,8 @@ local function unload(worker)
     end
   end
   redis.call("HDEL", fleet_key, line_field(worker))
+  local deaf = redis.call("HGET", fleet_key, "deaf")
+  if deaf and has_name(deaf, worker) then
+    redis.call("HSET", fleet_key, "deaf", without_name(deaf, worker))
+  end
 end

@@ -210,15 +210,59 @@ def test_when_the_reserve_gives_way_a_worker_that_waits_for_it_is_woken(stage):
     assert idle.take() == ["b2"]
 
 
-def test_a_claim_that_leaves_work_in_a_pool_with_room_wakes_who_waits_for_the_reserve(stage):
-    stage.publish(*lanes(urgent={"reserve": 1}))
-    team = [stage.worker(f"w{n}", slots=2) for n in range(3)]
-    for worker in team:
+def test_a_worker_that_is_woken_wakes_the_next_while_there_is_work_and_room(stage):
+    stage.publish(*lanes(urgent={"reserve": 2}))
+    busy = stage.worker("busy", slots=2)
+    idle = [stage.worker(f"idle{n}") for n in range(2)]
+    for worker in idle:
         worker.claim()
     fill(stage, "batch", 9)
+    busy.claim()
+    for worker in idle:
+        assert "batch" in worker.claim().closed
+    fill(stage, "urgent", 2)
     hush(stage)
-    team[0].claim()
-    assert stage.tokens() == ["urgent", "batch"]
+    assert busy.take(outcomes=[busy.ended("b0"), busy.ended("b1")]) == ["u0", "u1"]
+    for n, worker in enumerate(idle):
+        assert "urgent" in stage.tokens()
+        hush(stage)
+        assert worker.take() == [f"b{n + 2}"]
+    assert stage.tokens() == ["batch"], "nobody is left to be woken through urgent"
+
+
+@pytest.mark.parametrize("kind", ["serves urgent only", "keeps all it has for urgent"])
+def test_workers_that_cannot_use_the_room_are_not_woken_without_end(stage, kind):
+    stage.publish(*lanes(urgent={"reserve": 1}))
+    is_one_lane = kind == "serves urgent only"
+    idle = stage.worker(
+        "idle",
+        slots=4,
+        serves=["urgent"] if is_one_lane else None,
+        reserve={} if is_one_lane else {"urgent": 4},
+    )
+    busy = stage.worker("busy", slots=2)
+    idle.claim()
+    fill(stage, "batch", 9)
+    assert busy.take() == ["b0", "b1"]
+    hush(stage)
+    # The fleet has three slots more than its reserve asks for, none of them for batch. A
+    # token for urgent would be popped by this very worker, and its claim would put another.
+    assert idle.take() == []
+    assert stage.tokens() == ["batch"]
+    assert busy.take(outcomes=[busy.ended("b0")]) == ["b2"]
+    assert stage.tokens() == ["batch"]
+
+
+def test_a_worker_that_waits_for_the_reserve_is_forgotten_when_it_leaves(stage):
+    stage.publish(*lanes(urgent={"reserve": 2}))
+    worker = stage.worker(slots=2)
+    stage.worker("other", slots=1).claim()
+    fill(stage, "batch", 9)
+    worker.claim()
+    assert "batch" in worker.claim().closed
+    assert fleet(stage)["deaf"] == ",w,"
+    stage.run(calls.leave(stage.keys, "w"))
+    assert fleet(stage)["deaf"] == ","
 
 
 # --- max_running -----------------------------------------------------------------------

@@ -11,9 +11,8 @@ import pytest
 from laneq.cli import main
 from tests.cli.conftest import ROOT
 
-GUIDE = "\n".join(
-    (ROOT / "docs" / name).read_text("utf-8") for name in ("operations.md", "sizing.md", "doctor.md")
-)
+GUIDES = ("operations.md", "sizing.md", "doctor.md")
+GUIDE = "\n".join((ROOT / "docs" / name).read_text("utf-8") for name in GUIDES)
 
 
 def commands() -> list[str]:

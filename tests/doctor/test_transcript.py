@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -35,8 +36,8 @@ def transcript() -> str:
         lanes, workers = one.facts.lanes, one.facts.workers
         found = explain(one.job, one.place, lanes=lanes, workers=workers)
         findings = diagnose(one.facts)
-        doctor = printed(lambda findings=findings: print_findings(findings))
-        why = printed(lambda found=found: print_why(found))
+        doctor = printed(partial(print_findings, findings))
+        why = printed(partial(print_why, found))
         parts.append(
             f"### {n}. {one.title}\n\n{one.story}\n\n```console\n$ laneq doctor\n{doctor}\n"
             f"$ laneq jobs why {one.job.id}\n{why}\n```\n"

@@ -487,7 +487,8 @@ def _slots(scene: _Scene) -> Iterator[Hold]:
         return
     if not any(taker.may_start for taker in takers):
         free = sum(taker.free for taker in takers)
-        yield Hold("worker_reserve", f"the {free} slots that are free are kept for other lanes")
+        are = "slot that is free is" if free == 1 else "slots that are free are"
+        yield Hold("worker_reserve", f"the {free} {are} kept for other lanes")
         return
     kept = _fleet_keeps(scene)
     if kept:
@@ -518,7 +519,9 @@ def _fleet_keeps(scene: _Scene) -> str | None:
     told = " and ".join(f"{n} for {name}" for name, n in lacking.items())
     if not told:
         return f"none of the {min(slots)} slots of the fleet is free"
-    return f"{max(min(free), 0)} slots of the fleet are free, and reserves keep {told}"
+    n = max(min(free), 0)
+    are = "1 slot of the fleet is free" if n == 1 else f"{n} slots of the fleet are free"
+    return f"{are}, and reserves keep {told}"
 
 
 def _takers(scene: _Scene) -> tuple[Taker, ...]:

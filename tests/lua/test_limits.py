@@ -371,6 +371,7 @@ def test_jobs_that_expire_at_their_start_cost_no_start(stage):
     stage.forward(2 * SECOND)
     assert stage.worker(slots=3).take() == ["good"]
 
+
 def test_a_rate_that_is_raised_does_not_wait_for_the_start_that_the_old_one_had_due(stage):
     stage.publish(*lanes(batch={"rate": "1/h"}))
     fill(stage, "batch", 9)

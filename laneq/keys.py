@@ -20,7 +20,8 @@ ended      zset    id → when the record of an ended job is dropped
 watchers   zset    id → until when somebody waits for its end
 workers    hash    worker id → registration (JSON)
 beats      zset    worker id → until when it counts as alive
-parked     zset    ``task TAB score TAB lane TAB id`` of jobs whose task is at its limit
+parked     zset    ``task TAB score TAB lane TAB id`` of jobs whose task is at its limit;
+                   ``TAB id TAB score TAB due`` of the same
 fleet      hash    what live workers have free, for reserves over the fleet; when
                    the next start of a lane with a rate is due
 sizing     hash    lane → the last decision on its automatic reserve (JSON)

@@ -255,7 +255,7 @@ if look == 1 or now >= swept + 250000 or swept > now then
 end
 -- Tasks with a max_running of their own.
 local parking = hints[8] and slow().parking_of(hints[8])
-if parking then parking.release() end
+if parking and parking.release() then more = 1 end
 if next_due and next_due <= now then
   next_due = slow().promote()
   if next_due and next_due <= now then more = 1 end

@@ -9,7 +9,9 @@
 -- for, cancels or purges jobs finds it there. The parked set has what tells where it
 -- belongs, by name, "task TAB score TAB lane TAB id": the first of a task is its
 -- oldest. It is only an index: who is released is looked up among the scheduled, and
--- whom the index lost becomes due within PARKED_US and is weighed again.
+-- whom the index lost becomes due within PARKED_US and is weighed again. Beside it,
+-- "TAB id TAB score TAB due" is by id: a job that steps aside again keeps its place, and
+-- one that is scheduled for another reason by now (a retry, say) is left alone.
 --
 -- How many of a task run is told by its counts of starts and of ends, which a claim
 -- changes in the same script.
@@ -32,6 +34,13 @@ local function parking_of(text)
     rooms[task] = caps[task] - running
     return rooms[task]
   end
+  local function note_of(id)
+    local found = redis.call(
+      "ZRANGEBYLEX", parked_key, "[\t" .. id .. "\t", "(\t" .. id .. "\n", "LIMIT", 0, 1
+    )[1]
+    if not found then return nil end
+    return found, string.match(found, "\t(%d+)\t(%d+)$")
+  end
   -- Whether a job that is picked has to step aside; else it takes one of the task's starts.
   function parking.holds(i, id, head, score)
     local task = task_of(head)
@@ -41,18 +50,25 @@ local function parking_of(text)
       rooms[task] = room - 1
       return false
     end
-    local at = int(tonumber(score))
-    schedule(i, id, now + PARKED_US)
-    redis.call("ZADD", parked_key, 0, table.concat({ task, at, lane_name(i), id }, "\t"))
+    local note, at = note_of(id)
+    if note then redis.call("ZREM", parked_key, note) end
+    at = at or int(tonumber(score))
+    local due = int(schedule(i, id, now + PARKED_US))
+    redis.call(
+      "ZADD", parked_key,
+      0, table.concat({ task, at, lane_name(i), id }, "\t"),
+      0, table.concat({ "", id, at, due }, "\t")
+    )
     return true
   end
   -- A start that came to nothing.
   function parking.give_back(task)
     if rooms[task] then rooms[task] = rooms[task] + 1 end
   end
-  -- Bring back as many as may start now, oldest first, each to its old place.
+  -- Bring back as many as may start now, oldest first, each to its old place. Returns
+  -- whether there may be more: what was cancelled or purged is still in the index.
   function parking.release()
-    local index = {}
+    local index, is_more = {}, false
     for i = 1, lanes_n do
       index[lane_name(i)] = i
     end
@@ -66,7 +82,10 @@ local function parking_of(text)
         redis.call("ZREM", parked_key, found[1])
         local at, lane, id = string.match(found[1], "^[^\t]*\t(%d+)\t([^\t]*)\t(.*)$")
         local i = at and index[lane]
-        if i and redis.call("ZSCORE", scheduled_key(i), id) then
+        local note, _, due = note_of(id or "")
+        if note then redis.call("ZREM", parked_key, note) end
+        local score = i and due and redis.call("ZSCORE", scheduled_key(i), id)
+        if score and int(tonumber(score)) == due then
           redis.call("ZADD", waiting_key(i), int(place(i, tonumber(at))), id)
           redis.call("ZREM", scheduled_key(i), id)
           arm(i)
@@ -74,7 +93,9 @@ local function parking_of(text)
         end
         left = left - 1
       end
+      is_more = is_more or left == 0
     end
+    return is_more
   end
   return parking
 end

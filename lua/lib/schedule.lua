@@ -2,7 +2,7 @@
 -- @include arm
 -- schedule: park a job until `due`. When that is sooner than anybody has
 -- promised to look, one worker is woken to take the watch over. The script has
--- read both instants into next_due and watch_until.
+-- read both instants into next_due and watch_until. Returns the instant it got.
 local function schedule(i, id, due)
   due = free_from(scheduled_key(i), due)
   redis.call("ZADD", scheduled_key(i), int(due), id)
@@ -11,4 +11,5 @@ local function schedule(i, id, due)
     redis.call("HSET", state_key, "next_due", int(due))
     if not watch_until or watch_until < now or due < watch_until then arm(i) end
   end
+  return due
 end

@@ -6,6 +6,7 @@ import pytest
 
 from laneq.calls import lanes
 from laneq.calls.lanes import PublishedTask
+from laneq.options import Lane
 from tests.stage import SECOND, Stage, new
 
 
@@ -127,3 +128,64 @@ def test_jobs_that_expire_take_none_of_the_starts(capped):
     worker.claim()
     worker.claim()
     assert sorted(worker.held) == ["good0", "good1"]
+
+
+@pytest.fixture
+def slow_lane(stage: Stage) -> Stage:
+    stage.publish(Lane("normal", lease=3600), tasks={"narrow": task(1)})
+    return stage
+
+
+def test_jobs_that_step_aside_for_long_keep_their_place_and_stay_one_in_the_index(slow_lane):
+    put(slow_lane, "narrow", 4)
+    worker = slow_lane.worker(slots=3)
+    assert worker.take() == ["n0"]
+    worker.claim()
+    for minute in range(3):
+        slow_lane.forward(61 * SECOND)
+        slow_lane.put(f"late{minute}", task="narrow")
+        while worker.claim().is_more:
+            pass
+    # A line by name and one by id, for each of the three and the three late ones.
+    assert slow_lane.client.zcard(slow_lane.keys.parked) == 12
+    done = []
+    while worker.held:
+        done += worker.held
+        worker.claim(outcomes=[worker.ended(done[-1])])
+    assert done == ["n0", "n1", "n2", "n3", "late0", "late1", "late2"]
+    assert not slow_lane.client.exists(slow_lane.keys.parked)
+
+
+def test_a_retry_of_a_job_that_once_stepped_aside_waits_for_its_backoff(slow_lane):
+    put(slow_lane, "narrow", 3)
+    worker = slow_lane.worker(slots=3)
+    worker.claim()
+    worker.claim()
+    slow_lane.forward(61 * SECOND)
+    worker.claim()
+    worker.claim(outcomes=[worker.ended("n0")])
+    assert list(worker.held) == ["n1"]
+    failed = worker.ended("n1", "retried", number=100 * SECOND, body=b"x")
+    worker.claim(outcomes=[failed])
+    assert list(worker.held) == ["n2"]
+    worker.claim(outcomes=[worker.ended("n2")])
+    assert worker.held == {}
+    assert slow_lane.state("n1") == "scheduled"
+    slow_lane.forward(101 * SECOND)
+    assert worker.take() == ["n1"]
+
+
+def test_a_job_behind_many_that_were_purged_starts_at_once(slow_lane):
+    put(slow_lane, "narrow", 260)
+    worker = slow_lane.worker(slots=200)
+    worker.claim()
+    while worker.claim().is_more:
+        pass
+    slow_lane.run(lanes.purge(slow_lane.keys, "normal", limit=1000))
+    slow_lane.put("last", task="narrow")
+    worker.claim()
+    assert slow_lane.state("last") == "scheduled"
+    reply = worker.claim(outcomes=[worker.ended("n0")])
+    while reply.is_more and not reply.jobs:
+        reply = worker.claim()
+    assert list(worker.held) == ["last"]

@@ -27,6 +27,9 @@ from tests.proxy import Proxy
 
 # --- K4 --------------------------------------------------------------------------------------
 
+#: Seconds between two kills of a worker: its successor needs some to start.
+KILL_EVERY_S = 3.0
+
 
 @two_sizes("seconds, workers", ci=(10, 3), full=(300, 8))
 @pytest.mark.timeout(900)
@@ -39,12 +42,15 @@ def test_fault_K4_what_is_shown_is_what_is_there(
     ends_at = time.monotonic() + seconds
     ids: list[str] = []
     restarts = killed = 0
+    kill_at = 0.0
     while time.monotonic() < ends_at:
         ids += enqueue_some(field, rng)
         watch_ten_times(field, slots=4 * workers)
         cancel_and_requeue(field, ids, rng)
-        if rng.random() < 0.5:
+        wait_until(lambda: open_jobs(field) < 200, 120, "room for more jobs")
+        if time.monotonic() >= kill_at:
             killed += 1
+            kill_at = time.monotonic() + KILL_EVERY_S
             n = rng.randrange(len(crew))
             crew[n].kill9()
             crew[n] = field.worker(slots=4, is_ready=False)

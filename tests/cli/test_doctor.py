@@ -114,7 +114,7 @@ def test_an_eviction_policy_is_an_error_once_there_is_a_limit(own: Own) -> None:
 
 
 def test_a_server_near_its_maxmemory_is_seen(own: Own) -> None:
-    own.raw.set("ballast", bytes(64 << 20))  # beside which a connection's buffers are small
+    own.raw.setrange("ballast", 64 << 20, b"x")  # beside which connections' buffers are small
     used = int(own.raw.info("memory")["used_memory"])
     own.raw.config_set("maxmemory", str(int(used * 1.12)))
     assert own.doctor() == {"memory_short": "warning"}

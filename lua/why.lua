@@ -17,7 +17,6 @@
 -- @include head
 -- @include lane_name
 start_clock(tonumber(redis.call("HGET", state_key, "clock") or "0"))
-local LOOK = 200
 local place, lane, ahead, score, ends = "none", 0, 0, "0", ""
 local record = redis.call("HGET", jobs_key, id)
 local head = record and head_of(record) or ""
@@ -67,18 +66,14 @@ if capped[task] then
   end
   parked = redis.call("ZLEXCOUNT", parked_key, from, to)
   if place == "scheduled" and parked > 0 then
-    local names = redis.call("ZRANGEBYLEX", parked_key, from, to, "LIMIT", 0, LOOK)
-    for j, name in ipairs(names) do
-      if string.match(name, "^[^\t]*\t%d+\t[^\t]*\t(.*)$") == id then
-        is_parked, before = 1, j - 1
-        score = string.match(name, "^[^\t]*\t(%d+)")
-        break
-      end
-    end
-    -- Far down in the line it is not looked for: one that never ran, and comes due within
-    -- the time after which those that are parked are weighed again, is taken for one.
-    if is_parked == 0 and parked > LOOK and not redis.call("HGET", runs_key, id) then
-      is_parked = tonumber(score) <= now + 61000000 and 1 or 0
+    -- Its line by id has the place that it will have again, and until when it was set aside:
+    -- one that is scheduled for another instant is so for another reason.
+    local from_id, to_id = "[\t" .. id .. "\t", "(\t" .. id .. "\n"
+    local note = redis.call("ZRANGEBYLEX", parked_key, from_id, to_id, "LIMIT", 0, 1)[1]
+    local at, due = string.match(note or "", "\t(%d+)\t(%d+)$")
+    if due == score then
+      is_parked, score = 1, at
+      before = redis.call("ZLEXCOUNT", parked_key, from, "(" .. task .. "\t" .. at .. "\t")
     end
   end
 end

@@ -79,7 +79,7 @@ def test_a_job_whose_task_is_at_its_limit_is_told_with_its_place_among_them(stag
     assert not why(stage, "delayed").is_parked
 
 
-def test_far_down_in_the_line_of_a_task_the_place_is_not_known(stage):
+def test_far_down_in_the_line_of_a_task_the_place_is_known_too(stage):
     limit = PublishedTask("normal", 3, 0, SECOND, SECOND, max_running=1)
     stage.publish(tasks={"narrow": limit})
     stage.enqueue(*(new(f"n{n:03}", task="narrow") for n in range(250)))
@@ -87,7 +87,7 @@ def test_far_down_in_the_line_of_a_task_the_place_is_not_known(stage):
     for _ in range(3):
         worker.claim()
     place = why(stage, "n245")
-    assert (place.is_parked, place.parked_before) == (True, None)
+    assert (place.is_parked, place.parked_before) == (True, 244)
     assert place.task_parked == 249
 
 

@@ -1043,7 +1043,17 @@ class WorkerOptions:
         if self.max_slots is None:
             return
         _whole("max_slots", self.max_slots, low=1, high=10_000)
+        if self.min_slots is not None and self.min_slots > self.max_slots:
+            raise OptionError(
+                "max_slots", f"must be at least min_slots, {self.min_slots}, not {self.max_slots}"
+            )
         least = self.concurrency if self.min_slots is None else self.min_slots
+        if self.min_slots is None and self.concurrency > self.max_slots:
+            raise OptionError(
+                "max_slots",
+                f"must be at least the {self.concurrency} slots that the worker starts with, not "
+                f"{self.max_slots}. Give min_slots, or a lower concurrency, as well.",
+            )
         if not least <= self.concurrency <= self.max_slots:
             raise OptionError(
                 "concurrency",

@@ -147,8 +147,8 @@ def test_what_is_to_be_shown_of_its_health_reaches_the_worker(
         ("--processes 0", "processes"),
         ("--lanes ,", "lanes"),
         ("--min 1", "min_slots: needs max_slots"),
-        ("--max 4 -c 5", "may have 5 to 4 slots"),
-        ("--max 4 --min 5", "may have 5 to 4 slots"),
+        ("--max 4 -c 5", "max_slots: must be at least"),
+        ("--max 4 --min 5", "max_slots: must be at least"),
         ("--processes 3 --processes-max 2", "processes_max"),
     ],
 )

@@ -660,7 +660,8 @@ def test_a_worker_that_sizes_itself_has_limits_around_its_first_slots() -> None:
     ("given", "what"),
     [
         ({"min_slots": 2}, "min_slots: needs max_slots"),
-        ({"max_slots": 8}, "concurrency: is 10, but the worker may have 10 to 8"),
+        ({"min_slots": 4, "max_slots": 2}, "max_slots: must be at least min_slots, 4, not 2"),
+        ({"max_slots": 2}, "max_slots: must be at least the 10 slots that the worker starts with"),
         ({"min_slots": 12, "max_slots": 20}, "concurrency: is 10, but the worker may have 12 to"),
         ({"min_slots": 0, "max_slots": 20}, "min_slots: must be between 1"),
         ({"max_slots": True}, "max_slots: must be a whole number"),

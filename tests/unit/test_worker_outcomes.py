@@ -50,5 +50,7 @@ def test_a_result_is_kept_as_long_as_its_task_says_and_never_over_the_limit() ->
     kept = outcomes.returned([1], keep_us=5, max_payload=100)
     assert isinstance(kept, outcomes.Verdict)
     assert (kept.kind, kept.number, codec.decode_value(kept.body)) == ("succeeded", 5, [1])
-    assert isinstance(outcomes.returned("x" * 200, keep_us=5, max_payload=100), Exception)
-    assert isinstance(outcomes.returned(object(), keep_us=5, max_payload=100), Exception)
+    for value, error in (("x" * 200, "PayloadTooLarge"), (object(), "NotSerializable")):
+        # It has done its work: it is not to do it again.
+        dead = outcomes.returned(value, keep_us=5, max_payload=100)
+        assert (dead.kind, codec.decode_error(dead.body).type) == ("dead", error)

@@ -18,6 +18,9 @@ ENDLESS: Final = math.inf
 #: Most slots of a pool, so that a typing error is no endless simulation.
 MAX_SLOTS: Final = 10_000
 
+#: Most jobs that arrive in one run, for the same reason: some minutes.
+MAX_ARRIVALS: Final = 10_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:
@@ -110,6 +113,14 @@ class Scenario:
             value = getattr(self, option)
             if not low <= value <= 1e7:  # noqa: PLR2004  four months
                 raise OptionError(option, f"must be {low:g} to 10,000,000 seconds, not {value!r}")
+        length = self.warm_up + self.seconds
+        jobs = sum(s.arrivals.mean_rate(length) * length for s in self.streams if s.arrivals)
+        if jobs > MAX_ARRIVALS:
+            raise OptionError(
+                "rate",
+                f"makes {jobs:,.0f} jobs in {length:g} s; at most {MAX_ARRIVALS:,} are simulated. "
+                "Lower it, or simulate fewer seconds",
+            )
 
     @property
     def slots(self) -> int:

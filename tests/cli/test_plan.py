@@ -122,6 +122,7 @@ def test_a_scenario_can_be_a_file(laneq: Commands, tmp_path: Path):
         ((*URGENT, "--reserve", "ugent=2"), "Did you mean 'urgent'?"),
         ((*URGENT, "--slots", "4-8"), "a range is for --slo"),
         ((*URGENT, "--slots", "0"), "at least one slot"),
+        (("--lane", "urgent:rate=1e9,run=1ms"), "at most 10,000,000 are simulated"),
         ((*URGENT, "--slots", "4", "--worker", "4"), "give one"),
         ((*URGENT, "--worker", "4,lane=urgent"), "worker: has lanes="),
         ((*URGENT, "--vary", "urgent.reserve"), "LANE.OPTION=VALUES"),

@@ -311,6 +311,16 @@ class Runs:
         return lambda: rng.gammavariate(shape, scale)
 
 
+#: Jobs of other lanes that are played at most, and jobs of the lane at least.
+_MOST_EVENTS: Final = 100_000
+_FEWEST_JOBS: Final = 100
+
+
+def _others_per_job(rate_per_s: float, slots: int, others: Runs) -> float:
+    """Return how many jobs of other lanes run from one job of the lane to the next."""
+    return max(1, slots) / max(others.mean_s, 1e-6) / rate_per_s
+
+
 def late_share(
     reserve: int,
     *,
@@ -326,7 +336,8 @@ def late_share(
 
     It plays jobs through the rule of reserves (`laneq.order`): the lane goes first on every slot,
     the others always have work and take each slot that the reserve does not need. The same jobs
-    are played for every reserve, so that answers can be compared; it takes about 10 ms.
+    are played for every reserve, so that answers can be compared; it takes about 10 ms. Where
+    the lane's jobs are rare, fewer are played: the others' are what takes long then.
 
     Args:
         reserve: slots kept for the lane.
@@ -339,6 +350,8 @@ def late_share(
         jobs: how many are played.
     """
     rng = random.Random(20_211_026)
+    meanwhile = _others_per_job(rate_per_s, slots - reserve, others)
+    jobs = min(jobs, max(_FEWEST_JOBS, int(_MOST_EVENTS / meanwhile)))
     shape, scale = 1 / max(dispersion, 0.01), max(dispersion, 0.01) / rate_per_s
     run_s, other_s = run.draw(random.Random(1)), others.draw(random.Random(2))
     shared = max(0, slots - reserve)
@@ -561,7 +574,9 @@ def decide_reserve(
     looks = _note_look(state.looks, look)
     seconds = looks[-1][0] - looks[0][0]
     rate = (looks[-1][1] - looks[0][1]) / seconds if seconds > 0 else 0.0
-    dispersion = dispersion_of(_intervals(looks))
+    intervals = _intervals(looks)
+    # Before a change of the rate can be told, one would pass for arrivals that bunch.
+    dispersion = dispersion_of(intervals) if len(intervals) >= 2 * _KNOWN else 1.0
     sure = max(0.0, rate - math.sqrt(dispersion * rate / seconds)) if seconds > 0 else 0.0
     run_s = look.run.mean_s if look.run else 0.0
     staffing = square_root_staffing(
@@ -674,6 +689,30 @@ def _change_in(looks: Sequence[tuple[float, int]]) -> int:
         if far > furthest and off * after_s > _CHANGE_Z:
             found, furthest = split, far
         width *= 2
+    return found or _start_in(looks)
+
+
+def _start_in(looks: Sequence[tuple[float, int]]) -> int:
+    """Return the look at which a load began, a few looks after the first; 0 where none did.
+
+    As `_change_in`, where too little was before the change to be weighed by itself: a lane that
+    was idle at first, and the interval in which its load began.
+    """
+    found = 0
+    for split in range(1, _KNOWN):
+        after = _intervals(looks[split:])
+        if len(after) < _KNOWN:
+            break
+        after_s = looks[-1][0] - looks[split][0]
+        rate = (looks[-1][1] - looks[split][1]) / after_s
+        if rate <= 0:
+            break
+        noise = max(1.0, local_dispersion(after))
+        # The last interval before alone: those before it may have had less, but no other story.
+        length, n = looks[split][0] - looks[split - 1][0], looks[split][1] - looks[split - 1][1]
+        far = abs(n / length - rate) / math.sqrt(noise * rate * (1 / length + 1 / after_s))
+        if far > _CHANGE_Z and abs(n - rate * length) > _CHANGE_Z:
+            found = split
     return found
 
 
@@ -692,6 +731,8 @@ def _fewest(
 ) -> int:
     """Return the fewest slots with which few enough jobs are late."""
     low, high = 0, max(1, min(staffing.slots, look.slots - 1))
+    if _others_per_job(rate, look.slots, look.others or Runs(0)) * _FEWEST_JOBS > 5 * _MOST_EVENTS:
+        return high  # too rare to be played: nothing is spared
     while high - low > 1:
         middle = (low + high) // 2
         late = late_share(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -223,6 +224,36 @@ def test_it_goes_down_at_most_once_a_minute_and_to_what_the_minute_wanted() -> N
     assert all(b.at - a.at >= 60 for a, b in pairwise(downs))
     held = next(d for d in lane.decisions if d.value > d.terms["wanted"])
     assert "held at" in held.reason
+
+
+@pytest.mark.parametrize("idle", [1, 2, 3])
+@pytest.mark.parametrize("rate", [30, 150])
+def test_a_load_that_begins_after_a_few_idle_looks_is_no_burst(idle: int, rate: float) -> None:
+    wanted = []
+    for seed in range(3):
+        steady, late = (Lane(ReserveAim(within_s=0.05), seed=seed) for _ in range(2))
+        late.go(idle, rate=1e-9)
+        for lane in (steady, late):
+            lane.go(90, rate=rate)
+        wanted.append(late.value - steady.value)
+    assert sorted(wanted)[1] <= 1
+
+
+@pytest.mark.parametrize("slots", [10, 100, 1_000])
+@pytest.mark.parametrize("rate", [0.001, 0.03, 1])
+def test_what_is_played_for_rare_jobs_is_bounded(rate: float, slots: int) -> None:
+    state = ReserveState()
+    began = time.process_time()
+    for second in range(5):
+        look = ReserveLook(
+            at=1e9 + 1_000 * second,
+            arrived=int(1_000 * second * rate),
+            slots=slots,
+            run=Runs(20, 1),
+            others=BATCH,
+        )
+        state, _ = decide_reserve(state, look, ReserveAim(within_s=1))
+    assert time.process_time() - began < 20  # it was minutes
 
 
 def test_bursts_are_seen_in_the_dispersion() -> None:

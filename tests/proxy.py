@@ -288,6 +288,7 @@ class Proxy:
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 await link.run()
         finally:
+            link.close()  # also one that was called off before it had reached the server
             self._links.discard(link)
             self._tasks.discard(task)
 

@@ -75,10 +75,15 @@ def test_fault_G1_a_job_that_kills_its_worker_is_started_as_often_as_it_may_and_
     view = job.info()
     assert (view.state, view.attempt) == (State.DEAD, 3)
     assert odd.states(good_ids) == {State.SUCCEEDED: 200}
-    # The good ones did not wait for the end of the bad one.
-    ends = [entry.at_us for entry in odd.runlog("end")]
-    assert len(ends) == 200
-    assert max(ends) < odd.starts(job.id)[-1].at_us + 1e6
+    # The good ones did not wait for the end of the bad one; but for those that ran beside it when
+    # it killed their worker, one each time, which wait for a lease and a backoff of their own.
+    first_ends: dict[str, int] = {}
+    for entry in odd.runlog("end"):
+        first_ends.setdefault(entry.id, entry.at_us)
+    assert first_ends.keys() >= set(good_ids)
+    last_start_us = odd.starts(job.id)[-1].at_us
+    late = [each for each in good_ids if first_ends[each] > last_start_us + 1_000_000]
+    assert len(late) <= 3
     lost = [entry for entry in view.history if entry.error and entry.error.type == "WorkerLost"]
     if how == "process_hog":
         # The child alone is killed, which its worker knows at once.

@@ -101,8 +101,13 @@ def test_fault_J1_a_time_out_ends_what_it_can_and_no_slot_is_lost(
 
     fill_slots(field, 4)
     wait_until(lambda: size_of(worker) <= at_first, what="threads and processes as at first")
-    (shown,) = field.laneq_json("workers")
-    assert (shown["slots"], shown["running"]) == (4, 0)
+
+    def shows_free_slots() -> bool:
+        (shown,) = field.laneq_json("workers")
+        return (shown["slots"], shown["running"]) == (4, 0)
+
+    # As its heartbeats tell it.
+    wait_until(shows_free_slots, what="four free slots in laneq workers")
     family = worker.family()
     worker.term()
     assert worker.wait() == 0

@@ -44,6 +44,9 @@ _TTL_S: Final = 5.0
 #: the duty over knows the last minute.
 _WRITE_S: Final = 5.0
 
+#: A wait up to this, in µs, is no lateness: it is how long it takes to hear of a job.
+_ROUND_TRIP_US: Final = 5_000
+
 #: Share of the jobs that may wait longer than the lane's `slo`; at all, where it has none.
 SHARE: Final = 0.01
 
@@ -217,10 +220,6 @@ def _lateness(
     limit_us = max(aim.within_s * 1e6, _ROUND_TRIP_US)
     late = sum(n for bucket, n in added.items() if histogram.value_of(bucket) > limit_us)
     return sum(added.values()), late
-
-
-#: A wait up to this, in µs, is no lateness: it is how long it takes to hear of a job.
-_ROUND_TRIP_US: Final = 5_000
 
 
 def _added(*histograms: dict[int, int]) -> dict[int, int]:

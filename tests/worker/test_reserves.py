@@ -15,7 +15,10 @@ URGENT, BATCH = DEFAULT_LANES[1], DEFAULT_LANES[3]
 
 async def until(is_so, timeout_s: float = 20.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not await is_so() if asyncio.iscoroutinefunction(is_so) else not is_so():
+        while True:
+            answer = is_so()
+            if await answer if asyncio.iscoroutine(answer) else answer:
+                return
             await asyncio.sleep(0.02)
 
 

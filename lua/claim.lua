@@ -437,7 +437,7 @@ if wanted > 0 then
       end
       local records = redis.call("HMGET", jobs_key, unpack(ids))
       local deadline, started = int(now + tonumber(ARGV[lane_at + i])), int(now)
-      local name = string.match(waiting_key(i), "([^:]*)$")
+      local name = string.match(waiting_key(i), "}:waiting:(.*)$")
       local lease_ids = {}
       for j, id in ipairs(ids) do
         local record, score = records[j], of_lane[3 * j - 1]

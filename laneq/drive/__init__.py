@@ -9,9 +9,17 @@ and one more for each `BlockingWire`.
 from __future__ import annotations
 
 from laneq.drive.address import Address
-from laneq.drive.async_driver import AsyncDriver
+from laneq.drive.async_driver import AsyncDriver, Begun, is_trouble
 from laneq.drive.blocking_wire import BlockingWire
 from laneq.drive.persist import backoff_s
 from laneq.drive.sync_driver import SyncDriver
 
-__all__ = ["Address", "AsyncDriver", "BlockingWire", "SyncDriver", "backoff_s"]
+__all__ = [
+    "Address",
+    "AsyncDriver",
+    "Begun",
+    "BlockingWire",
+    "SyncDriver",
+    "backoff_s",
+    "is_trouble",
+]

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from laneq.calls.call import Call, Plan, Until
 from laneq.drive.address import Address
@@ -61,6 +61,19 @@ _get_loop = asyncio.get_running_loop
 #: Told each message of a channel; `Lost` when some may have been missed, or when the
 #: driver is closing.
 Listener: TypeAlias = Callable[[bytes | Lost], None]
+
+
+class Begun(NamedTuple, Generic[T]):
+    """A call that was sent, and where."""
+
+    call: Call[T]
+    packed: bytes
+    wire: AsyncWire
+
+
+def is_trouble(reply: Any) -> bool:
+    """Return whether a raw reply is an error, or none at all."""
+    return reply.__class__ in TROUBLE
 
 
 class AsyncDriver:
@@ -152,6 +165,47 @@ class AsyncDriver:
         if self._state.since is not None:
             self._state.over()
         return call.read(reply)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether there is a connection, and no outage, so that `begin` can send."""
+        wire = self._wire
+        return wire is not None and wire.lost is None and self._state.since is None
+
+    def begin(self, call: Call[T], answer: Callable[[Any], None]) -> Begun[T]:
+        """Send a call at once, on the connection that there is.
+
+        For one who cannot afford the turns of the loop that awaiting `call` takes. To be
+        called in the loop that the driver is used in; not for a `once` call.
+
+        Args:
+            call: what to ask.
+            answer: told the raw reply as soon as it is read; it must not raise. What
+                `is_trouble` is for `carry_on`, the rest for the call's own `read`.
+
+        Raises:
+            RuntimeError: there is no connection; see `is_ready`.
+        """
+        wire = self._wire
+        if wire is None:
+            raise RuntimeError("the driver is not connected")
+        begun = Begun(call, pack_call(call, None), wire)
+        wire.send_to(begun.packed, answer)
+        return begun
+
+    async def carry_on(self, begun: Begun[T], reply: Any) -> T:
+        """Go on after trouble with a call that was begun, as `call` does.
+
+        Args:
+            begun: the call.
+            reply: what its `answer` was told.
+
+        Raises:
+            RedisUnavailable: no connection, or it broke twice.
+            RedisRefused: the server answered with an error.
+        """
+        asked = Asked(begun.call, begun.packed, None)
+        return begun.call.read(await self._persist(asked, reply, begun.wire))
 
     async def command(self, *args: Arg) -> Any:
         """Send a plain command (INFO, PING, CONFIG) and return the raw reply.

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- `_waiters` has one future for each command written and not yet answered, in the
-  order written. A caller that is cancelled leaves its future there, done, so that
+- `_waiters` has one future (or `_Told`) for each command written and not yet answered, in
+  the order written. A caller that is cancelled leaves its future there, done, so that
   its reply is still taken off: cancelling never shifts replies.
 - In RESP3 the confirmation of (UN)SUBSCRIBE is a push and stands in the place of
   its reply; all other pushes are extra.
@@ -34,6 +34,18 @@ _CONFIRMATIONS: Final = frozenset({b"subscribe", b"unsubscribe"})
 #: Looks of the watchdog at a silent connection before it is given up; the read
 #: timeout has as many periods, less the one that the first look may come early.
 _LOOKS: Final = 5
+
+
+class _Told:
+    """Stands among the waiters for a caller who is told the reply where it arrives."""
+
+    __slots__ = ("set_result",)
+
+    def __init__(self, answer: Callable[[Any], None]) -> None:
+        self.set_result = answer
+
+    def done(self) -> bool:
+        return False
 
 
 class AsyncWire(asyncio.Protocol):
@@ -67,7 +79,7 @@ class AsyncWire(asyncio.Protocol):
         self.sessions: list[Session] = []
         self.lost: Lost | None = None
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self._waiters: deque[asyncio.Future[Any]] = deque()
+        self._waiters: deque[asyncio.Future[Any] | _Told] = deque()
         self._gathered: list[bytes] = []
         self._on_message = on_message
         self._on_lost = on_lost
@@ -102,15 +114,34 @@ class AsyncWire(asyncio.Protocol):
         waiter: asyncio.Future[Any] = self._create_future()
         if self.lost is not None:
             waiter.set_result(self.lost)
-        elif not self._waiters:
+        else:
+            self._put(packed, waiter)
+        return waiter
+
+    def send_to(self, packed: bytes, answer: Callable[[Any], None]) -> None:
+        """Send one command, and have the reply told as soon as it is read.
+
+        That saves the turns of the loop that a future takes to its caller.
+
+        Args:
+            packed: the command.
+            answer: told what the future of `send` would give, in the midst of reading: it
+                may send, and must not raise.
+        """
+        if self.lost is not None:
+            self.loop.call_soon(answer, self.lost)
+        else:
+            self._put(packed, _Told(answer))
+
+    def _put(self, packed: bytes, waiter: asyncio.Future[Any] | _Told) -> None:
+        if not self._waiters:
             self._waiters.append(waiter)
             self._write(packed)
-        else:
-            self._waiters.append(waiter)
-            if not self._gathered:
-                self.loop.call_soon(self._flush)
-            self._gathered.append(packed)
-        return waiter
+            return
+        self._waiters.append(waiter)
+        if not self._gathered:
+            self.loop.call_soon(self._flush)
+        self._gathered.append(packed)
 
     def _flush(self) -> None:
         if self._gathered and self.lost is None:

@@ -9,8 +9,8 @@ nor by a cancelled caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from laneq.drive.persist import TROUBLE, pack, pack_call
 from laneq.drive.refusals import ELSEWHERE, Lost, trouble, word_of
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from laneq.calls.call import Call
     from laneq.drive.async_driver import AsyncDriver
     from laneq.drive.async_wire import AsyncWire
-
-T = TypeVar("T")
 
 #: Timeout of a pop that was interrupted before it was sent: 0 would wait for ever.
 _AT_ONCE_S: Final = 0.001
@@ -81,12 +79,25 @@ class BlockingWire:
         self._pending.add_done_callback(lambda _: stale.cancel())
         return self._read(await asyncio.shield(self._pending))
 
-    async def pop_then(self, keys: Sequence[bytes], timeout_s: float, call: Call[T]) -> T:
+    async def pop_then(
+        self,
+        keys: Sequence[bytes],
+        timeout_s: float,
+        call: Call[Any],
+        told: Callable[[Any], None],
+    ) -> None:
         """Wait as `pop` does, and have the server carry out a call right after it.
 
         Both are sent at once; the server keeps the call until the pop has ended, in
         whichever way, and so saves the round trip between the two. The pop's own
         answer is of no interest then, but for an error, which is in `pop_error`.
+
+        Args:
+            keys: as for `pop`.
+            timeout_s: likewise.
+            call: what to ask.
+            told: given the raw reply of the call as soon as it is read, unless it is an
+                error; it must not raise.
 
         Raises:
             RedisUnavailable: no connection, or it broke, or it went stale: whether
@@ -101,7 +112,15 @@ class BlockingWire:
         self.pop_error = None
         timeout_s = _AT_ONCE_S if self._is_stopped else timeout_s
         self._pending = popped = wire.send(pack((b"BLPOP", *keys, timeout_s)))
-        answered = wire.send(pack_call(call, None))
+        answered: asyncio.Future[Any] = wire.loop.create_future()
+
+        def take(reply: Any) -> None:
+            if not answered.done():
+                answered.set_result(reply)
+            if reply.__class__ not in TROUBLE:
+                told(reply)
+
+        wire.send_to(pack_call(call, None), take)
         limit_s = timeout_s + _MARGIN_S
         stale = wire.loop.call_later(
             limit_s, wire.give_up, f"connection stale, no answer for {limit_s:g} s"
@@ -120,7 +139,6 @@ class BlockingWire:
             if word_of(popped.result()) in _DEMOTED:
                 self._close()
             self.pop_error = trouble(self._driver.address, popped.result())
-        return call.read(reply)
 
     def _read(self, reply: Any) -> bytes | None:
         self._pending = None

@@ -5,6 +5,10 @@ One coroutine owns the worker's side of the claim's protocol, so each of its rul
 - Claims are numbered and one at a time. Outcomes that come while one is in flight ride in the
   next. A claim whose reply was lost is sent again under the same number, with the same
   outcomes, until Redis answers; nothing is ever given up.
+- A claim is sent from wherever it becomes due, and its reply acted upon where it arrives: what
+  is in flight is `_sent`, and the loop sleeps meanwhile. Each turn of the event loop between a
+  reply, its jobs, and the claim that reports them would cost as much as the job's own hand-over.
+  What does not go straight (no connection, an error, lanes that have changed) is the loop's.
 - A claim is due when outcomes are pending, or when a slot is free and there may be work for
   it: a token was popped, a look is due, or the last claim left something over.
 - A blocking pop is begun only here, so never while a claim is in flight. A claim may be sent
@@ -22,12 +26,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 from laneq.calls.call import Call
 from laneq.calls.lanes import LanesInForce, read_lanes
 from laneq.calls.workers import CLAIM_MAX, ClaimCalls, ClaimReply, Ended, pass_on
-from laneq.drive import AsyncDriver, BlockingWire, backoff_s
+from laneq.drive import AsyncDriver, Begun, BlockingWire, backoff_s, is_trouble
 from laneq.errors import RedisRefused, RedisUnavailable, StoreError
 from laneq.keys import Keys
 from laneq.worker.lines import Throttle, log
@@ -50,22 +54,28 @@ _QUIET_S: Final = 10.0
 _SHORTEST_S: Final = 0.001
 
 
-class _Ahead:
-    """A claim that was sent ahead, behind a pop.
+class _Sent:
+    """A claim in flight.
 
     Attributes:
         asked: how many jobs it asked for.
+        read: turns the raw reply into what it says; None for lanes that have changed.
         is_look: whether it looks for what is due and lost.
-        reply: its answer; None where the lanes have changed, or before it came.
-        error: why there is no answer.
+        begun: the call, and where it was sent; None for one that was sent ahead, behind a pop.
+        reply: the raw reply, if it is one for the loop: an error, or lanes that have changed.
+        error: why there is none to a claim that was sent ahead.
     """
 
-    __slots__ = ("asked", "error", "is_look", "reply")
+    __slots__ = ("asked", "begun", "error", "is_look", "read", "reply")
 
-    def __init__(self, asked: int, *, is_look: bool) -> None:
+    def __init__(
+        self, asked: int, read: Callable[[Any], ClaimReply | None], *, is_look: bool
+    ) -> None:
         self.asked = asked
+        self.read = read
         self.is_look = is_look
-        self.reply: ClaimReply | None = None
+        self.begun: Begun[ClaimReply | None] | None = None
+        self.reply: Any = None
         self.error: StoreError | None = None
 
 
@@ -131,7 +141,10 @@ class ClaimLoop:
         self._pop: asyncio.Task[None] | None = None
         self._is_pop_over = False
         self._listened: tuple[str, ...] = ()
-        self._ahead: _Ahead | None = None
+        self._sent: _Sent | None = None
+        self._ahead: _Sent | None = None
+        self._is_asleep = False
+        self._crash: BaseException | None = None
         self._deaf_until = 0.0
         self._idle_seq = 0
         self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -147,6 +160,21 @@ class ClaimLoop:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def report(self) -> None:
+        """Take in that an outcome is to be reported, or that a slot is free."""
+        # Where nothing else runs, nothing will come that could ride along.
+        if (
+            self._is_asleep
+            and self._slots.running == 0
+            and self._runner.ended
+            and not self._is_draining
+            and self._sent is None
+            and self._ahead is None
+            and self._send()
+        ):
+            return
+        self.wake()
 
     def look(self) -> None:
         """Claim now, and look for what is due and lost as well."""
@@ -194,14 +222,20 @@ class ClaimLoop:
         while True:
             # What happens from here on is either seen below or ends the sleep.
             self._is_woken = False
-            if self._ahead is not None and (
+            if self._crash is not None:
+                raise self._crash
+            if self._sent is not None:
+                if self._sent.reply is None:
+                    await self._sleep()
+                else:
+                    await self._carry_on()
+            elif self._ahead is not None and (
                 self._pop is None or self._must_claim() or self._is_draining
             ):
                 await self._take_ahead()
             elif self._must_claim():
-                await self._claim()
-                if self._watchers:
-                    self._look_at_conditions()
+                if not self._send():
+                    await self._claim()
             elif self._is_finishing:
                 break
             else:
@@ -229,11 +263,13 @@ class ClaimLoop:
             return
         self._waiter = self._loop.create_future()
         timer = None
-        if self._look_at is not None:
+        if self._look_at is not None and self._sent is None:
             timer = self._loop.call_at(self._look_at, self.look)
+        self._is_asleep = True
         try:
             await self._waiter
         finally:
+            self._is_asleep = False
             self._waiter = None
             if timer is not None:
                 timer.cancel()
@@ -248,6 +284,54 @@ class ClaimLoop:
 
     # --- claims -----------------------------------------------------------------------
 
+    def _send(self) -> bool:
+        """Send the next claim at once; return False where only the loop can, and nothing was done.
+
+        No claim may be in flight.
+        """
+        calls = self._calls
+        if calls is None or self._has_lost_lanes or not self._driver.is_ready:
+            return False
+        self._seq += 1
+        is_look, self._is_look, self._is_due = self._is_look, False, False
+        asked, claim = self._next_claim(calls, self._take_outcomes(), is_look=is_look)
+        sent = self._sent = _Sent(asked, claim.read, is_look=is_look)
+        sent.begun = self._driver.begin(claim, self._answer)
+        return True
+
+    def _answer(self, reply: Any) -> None:
+        """Act on the reply of the claim that was sent, or leave it to the loop."""
+        sent = self._sent
+        if sent is None:
+            return
+        try:
+            read = None if is_trouble(reply) else sent.read(reply)
+            if read is None:
+                sent.reply = reply
+                self.wake()
+                return
+            self._sent = None
+            self._act_on(read, sent.asked, is_look=sent.is_look)
+            if not self._is_settled():
+                self.wake()
+        except BaseException as error:  # noqa: BLE001  `run` raises it
+            self._crash = error
+            self.wake()
+
+    def _is_settled(self) -> bool:
+        """Return whether the loop may sleep on: a claim is in flight, or all slots are busy."""
+        if self._watchers or self._is_draining:
+            return False
+        return self._sent is not None or (self._slots.free <= 0 and not self._runner.ended)
+
+    async def _carry_on(self) -> None:
+        """Go on with a claim that met trouble, or lanes that have changed."""
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        reply, asked = await self._ask(self._in_flight, is_look=sent.is_look, sent=sent)
+        self._act_on(reply, asked, is_look=sent.is_look)
+
     async def _claim(self) -> None:
         """Send one claim, as often as it takes, and act on its reply."""
         self._seq += 1
@@ -256,18 +340,32 @@ class ClaimLoop:
         reply, asked = await self._ask(outcomes, is_look=is_look)
         self._act_on(reply, asked, is_look=is_look)
 
+    def _answer_ahead(self, reply: Any) -> None:
+        """Act on the reply of the claim that was sent ahead, unless it is one for the loop."""
+        ahead = self._ahead
+        try:
+            read = None if ahead is None else ahead.read(reply)
+            if ahead is None or read is None:
+                return
+            self._ahead = None
+            # Its pop is over, though its task has not heard of it yet.
+            self._slots.listen(())
+            self._listened = ()
+            self._act_on(read, ahead.asked, is_look=ahead.is_look)
+        except BaseException as error:  # noqa: BLE001  `run` raises it
+            self._crash = error
+            self.wake()
+
     async def _take_ahead(self) -> None:
-        """Act on the reply of the claim that was sent ahead."""
+        """End the pop, and see to the claim that was sent ahead if that met trouble."""
         await self._end_pop()
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return
-        reply, asked = ahead.reply, ahead.asked
         if isinstance(ahead.error, RedisUnavailable):
             # Whether it was applied is not known: the same number tells.
             self._tell_trouble(ahead.error)
             reply, asked = await self._ask([], is_look=True, is_repeat=True)
-        if reply is not None:
             self._act_on(reply, asked, is_look=ahead.is_look)
             return
         # Refused, or for lanes that have changed since: nothing was done.
@@ -294,16 +392,15 @@ class ClaimLoop:
         # A claim that was filled has most likely left something over.
         if reply.is_more or 0 < asked <= len(reply.jobs):
             self._is_due = True
-        if reply.jobs and not self._is_draining:
-            if self._must_claim():
-                # First the next claim, then these jobs while it is on its way.
-                self._loop.call_soon(self._runner.start, reply)
-            else:
-                self._runner.start(reply)
         self._look_at = None
         if reply.wake_after_us >= 0:
             self._look_at = self._loop.time() + reply.wake_after_us / 1e6
-        if not reply.jobs and not reply.is_more and self._slots.running == 0:
+        if reply.jobs and not self._is_draining:
+            if self._must_claim():
+                # First the next claim, then these jobs while it is on its way.
+                self._send()
+            self._runner.start(reply)
+        elif not reply.jobs and not reply.is_more and self._slots.running == 0:
             self._is_idle(asked, is_look=is_look)
 
     def _is_idle(self, asked: int, *, is_look: bool) -> None:
@@ -333,34 +430,40 @@ class ClaimLoop:
         return self._in_flight
 
     async def _ask(
-        self, outcomes: list[Ended], *, is_look: bool, is_repeat: bool = False
+        self,
+        outcomes: list[Ended],
+        *,
+        is_look: bool,
+        is_repeat: bool = False,
+        sent: _Sent | None = None,
     ) -> tuple[ClaimReply, int]:
-        """Return the reply of a claim, and how many jobs it asked for."""
+        """Return the reply of a claim, and how many jobs it asked for.
+
+        Args:
+            outcomes: what it reports.
+            is_look: whether it looks for what is due and lost.
+            is_repeat: whether it may have been applied already.
+            sent: its first try, if that was made.
+        """
         tries, away_since = 0, 0.0
         readings = 0
         while True:
             try:
-                if self._calls is None:
-                    readings += 1
-                    if readings > 1:  # somebody changes the lanes again and again
-                        await asyncio.sleep(backoff_s(readings - 2))
-                calls = self._calls or await self._read_lanes()
-                if self._has_lost_lanes:
-                    outcomes = self._of_known_lanes(outcomes, calls.lanes.names)
-                free = 0 if self._is_draining else max(0, self._slots.free)
-                asked = min(free, CLAIM_MAX)
-                reply = await self._driver.call(
-                    calls.claim(
-                        seq=self._seq,
-                        slots=self._slots.total,
-                        free=free,
-                        seats=self._slots.seats,
-                        outcomes=outcomes,
-                        is_repeat=is_repeat,
-                        is_look=is_look,
-                        fence_floor=self._fence_floor,
+                if sent is not None:
+                    first, sent = sent, None
+                    asked, reply = first.asked, await self._go_on_with(first)
+                else:
+                    if self._calls is None:
+                        readings += 1
+                        if readings > 1:  # somebody changes the lanes again and again
+                            await asyncio.sleep(backoff_s(readings - 2))
+                    calls = self._calls or await self._read_lanes()
+                    if self._has_lost_lanes:
+                        outcomes = self._of_known_lanes(outcomes, calls.lanes.names)
+                    asked, claim = self._next_claim(
+                        calls, outcomes, is_repeat=is_repeat, is_look=is_look
                     )
-                )
+                    reply = await self._driver.call(claim)
             except StoreError as error:
                 # Whether it was applied is not known from here on; the same number tells.
                 is_repeat = is_repeat or isinstance(error, RedisUnavailable)
@@ -374,6 +477,34 @@ class ClaimLoop:
                     log.warning("Redis answers again after %.1f s", time.monotonic() - away_since)
                 return reply, asked
             self._calls = None
+
+    async def _go_on_with(self, sent: _Sent) -> ClaimReply | None:
+        """Return the reply of a claim that met trouble; None where the lanes have changed."""
+        if sent.begun is None or not is_trouble(sent.reply):
+            return None
+        return await self._driver.carry_on(sent.begun, sent.reply)
+
+    def _next_claim(
+        self,
+        calls: ClaimCalls,
+        outcomes: Sequence[Ended],
+        *,
+        is_look: bool,
+        is_repeat: bool = False,
+    ) -> tuple[int, Call[ClaimReply | None]]:
+        """Return how many jobs a claim for all free slots asks for, and the claim."""
+        free = 0 if self._is_draining else max(0, self._slots.free)
+        claim = calls.claim(
+            seq=self._seq,
+            slots=self._slots.total,
+            free=free,
+            seats=self._slots.seats,
+            outcomes=outcomes,
+            is_repeat=is_repeat,
+            is_look=is_look,
+            fence_floor=self._fence_floor,
+        )
+        return min(free, CLAIM_MAX), claim
 
     def _tell_trouble(self, error: StoreError) -> None:
         if self._rare.allows(type(error).__name__):
@@ -462,16 +593,8 @@ class ClaimLoop:
             wait_s = max(min(wait_s, self._look_at - self._loop.time()), _SHORTEST_S)
             self._look_at = None
         self._seq += 1
-        asked = min(self._slots.free, CLAIM_MAX)
-        self._ahead = _Ahead(asked, is_look=is_look)
-        claim = calls.claim(
-            seq=self._seq,
-            slots=self._slots.total,
-            free=self._slots.free,
-            seats=self._slots.seats,
-            is_look=is_look,
-            fence_floor=self._fence_floor,
-        )
+        asked, claim = self._next_claim(calls, (), is_look=is_look)
+        self._ahead = _Sent(asked, claim.read, is_look=is_look)
         return wait_s, claim
 
     async def _wait_for_token(
@@ -487,7 +610,7 @@ class ClaimLoop:
                 return
             if claim is not None and ahead is not None:
                 try:
-                    ahead.reply = await self._blocking.pop_then(keys, wait_s, claim)
+                    await self._blocking.pop_then(keys, wait_s, claim, self._answer_ahead)
                 except StoreError as error:
                     ahead.error = error
                 if self._blocking.pop_error is not None:

@@ -71,6 +71,9 @@ HOOK_LIMIT_S: Final = 30.0
 # What was not the job's own end does not commit what it enqueued.
 _WITHOUT_CHILDREN: Final = frozenset({"handed_back", "cancelled"})
 
+# Of these nothing is told of how long they took.
+_UNMEASURED: Final = frozenset({"handed_back", "lost"})
+
 _MOST_EARLY: Final = 1_000
 _NO_ARGS: Final = codec.encode_call((), {})
 _QUIET_S: Final = 60.0
@@ -529,14 +532,13 @@ class Runner:
             if run.children and kind not in _WITHOUT_CHILDREN:
                 ended.children = run.children
             self.ended.append(ended)
-            if run.began and kind != "handed_back":
-                now = _monotonic()
-                batch = run.batch
-                wait_us = batch.now_us - claimed.score_us - run.plan.boost_us
-                self._meter.note(
-                    lane, wait_us, (now - run.began) * 1e6, wait_us + (now - batch.at) * 1e6
-                )
+        at = _monotonic()
+        # First on its way, then measured: Redis works meanwhile.
         self._on_ended()
+        if run.began and kind not in _UNMEASURED:
+            batch = run.batch
+            wait_us = batch.now_us - claimed.score_us - run.plan.boost_us
+            self._meter.note(lane, wait_us, (at - run.began) * 1e6, wait_us + (at - batch.at) * 1e6)
 
     # --- stopping ---------------------------------------------------------------------
 

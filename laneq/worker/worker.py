@@ -475,7 +475,7 @@ class Worker:
         ended = self.runner.ended
         if ended and ended[-1].kind == "dead":
             self._letters.note(ended[-1].lane)
-        self._claims.wake()
+        self._claims.report()
 
     def _pass_news_on(self, loop: asyncio.AbstractEventLoop, news: Lost) -> None:
         """Keep what a beat learned for a job that blocks the loop; called by its thread."""

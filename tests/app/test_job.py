@@ -21,7 +21,8 @@ from laneq import (
 from laneq.calls.jobs import enqueue
 from laneq.keys import keys_of
 from laneq.running import RunningJob, enter
-from tests.app.conftest import Colour, soon
+from tests.app.conftest import Colour
+from tests.patience import wait_until
 
 UNKNOWN = "0" * 20
 
@@ -37,10 +38,9 @@ def task(new_app, colour):
     return app.task(add)
 
 
-def listened(raw, job: Job[object], namespace: str) -> None:
-    """Wait until somebody waits for a job."""
-    channel = keys_of(namespace).ended_channel(job.id)
-    soon(lambda: raw.pubsub_numsub(channel)[0][1])
+def watched(raw, job: Job[object], namespace: str) -> None:
+    """Wait until Redis knows that somebody waits for a job."""
+    wait_until(lambda: raw.zscore(keys_of(namespace).watchers, job.id))
 
 
 def test_a_handle_is_made_from_an_id_and_equals_others_of_that_job(new_app):
@@ -119,7 +119,7 @@ def test_a_result_that_is_there_comes_at_once(colour, task, hand):
 def test_a_result_is_waited_for(colour, task, hand, raw, namespace):
     job = colour.ask(task, "enqueue", 1)
     waiting = colour.begin(job, "result", timeout=20)
-    listened(raw, job, namespace)
+    watched(raw, job, namespace)
     hand.take()
     hand.returns(job, 42)
     assert waiting.result(5) == 42
@@ -128,7 +128,7 @@ def test_a_result_is_waited_for(colour, task, hand, raw, namespace):
 def test_a_result_that_is_not_kept_still_reaches_who_waits(colour, task, hand, raw, namespace):
     job = colour.ask(task.using(result_ttl=0), "enqueue", 1)
     waiting = colour.begin(job, "result")
-    listened(raw, job, namespace)
+    watched(raw, job, namespace)
     hand.take()
     hand.returns(job, 42, keep_s=0)
     assert waiting.result(5) == 42

@@ -137,6 +137,19 @@ def test_a_result_that_is_not_kept_still_reaches_who_waits(colour, task, hand, r
         colour.ask(job, "result")
 
 
+def test_a_cancelled_job_is_remembered_as_long_as_its_result_would_be(
+    colour, task, hand, raw, namespace
+):
+    kept = colour.ask(task.using(result_ttl=1000), "enqueue", 1)
+    gone = colour.ask(task.using(result_ttl=0), "enqueue", 2)
+    assert [colour.ask(job, "cancel") for job in (kept, gone)] == [True, True]
+    keys = keys_of(namespace)
+    (left,) = raw.zrange(keys.ended, 0, -1, withscores=True)
+    assert left[0] == kept.id.encode()
+    assert 990 < left[1] / 1e6 - raw.time()[0] < 1010
+    assert colour.ask(gone, "state") is None
+
+
 def test_a_failed_job_raises_the_remote_error_with_its_traceback(colour, task, hand):
     job = colour.ask(task, "enqueue", 1)
     hand.take()

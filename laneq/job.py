@@ -145,7 +145,8 @@ class Job(Generic[R_co]):
         """Cancel the job; false where it had ended already.
 
         A job that has not started never does. One that runs is told, and is ``cancelled``
-        whatever it then returns.
+        whatever it then returns. That it was cancelled is kept as long as a result would be:
+        see ``result_ttl``.
 
         Raises:
             JobNotFound: no job has this id, or its record has run out.

@@ -5,6 +5,9 @@
 -- RETURNS {"cancelled"} | {"requested", worker} | {"ended", state} | {"unknown"}
 -- COST    O(lanes + log N)
 -- KEEPS   after "cancelled" the job never starts; after "requested" its outcome is cancelled
+--
+-- The record of a cancelled job is kept as long as its result would be: for the
+-- job's own result_ttl, or `keep` µs where its record names none.
 -- @include clock
 -- @include finish
 -- @include lane_name
@@ -22,8 +25,8 @@ for i = 1, lanes_n do
   end
   local score = redis.call("ZSCORE", waiting_key(i), id) or redis.call("ZSCORE", scheduled_key(i), id)
   if score then
+    local head = record and head_of(record) or "?"
     if not run then
-      local head = record and head_of(record) or "?"
       local enqueued = option_of(head, "q") or (tonumber(score) + (option_of(head, "b") or 0))
       run = { fence = "0", worker = "-", attempt = 0, losses = 0, flags = 0, started = "0", enqueued = int(enqueued) }
       run.task = task_of(head)
@@ -32,7 +35,7 @@ for i = 1, lanes_n do
     run.score = int(tonumber(score))
     redis.call("ZREM", waiting_key(i), id)
     redis.call("ZREM", scheduled_key(i), id)
-    finish(i, id, "cancelled", run, keep, "", -1)
+    finish(i, id, "cancelled", run, option_of(head, "r") or keep, "", -1)
     -- @include end_ledger
     -- @include end_counts
     return { "cancelled" }

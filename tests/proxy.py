@@ -150,12 +150,14 @@ class Proxy:
         url: the address to give to the client under test.
         calls: command name → how many of them clients sent.
         largest_reply: bytes of the largest reply so far.
+        refused: how many connections were reset at once, see `refuse`.
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream = urlsplit(upstream)
         self.calls: Counter[str] = Counter()
         self.largest_reply = 0
+        self.refused = 0
         self._delay_s = 0.0
         self._shots: list[OneShot] = []
         self._links: set[Link] = set()
@@ -276,6 +278,7 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refuses:
+            self.refused += 1
             writer.transport.abort()
             return
         link = Link(self, reader, writer)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from laneq.bench import bare
-from laneq.bench.claims import Hand
 from laneq.bench.figures import Progress, combine
+from laneq.bench.hand import Hand
 from laneq.bench.rig import Rig
 from laneq.calls.workers import Claimed
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from laneq.bench import bare
-from laneq.bench.claims import Hand
 from laneq.bench.figures import Progress
+from laneq.bench.hand import Hand
 from laneq.bench.rig import Rig
 from laneq.calls.workers import CLAIM_MAX, Claimed
 

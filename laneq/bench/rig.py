@@ -23,6 +23,7 @@ from laneq.keys import Keys, keys_of
 
 _SCAN_COUNT: Final = 1_000
 _SETTLE_S: Final = 0.3
+_SCRIPT_CALLS: Final = frozenset({"evalsha", "eval", "fcall"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,16 @@ class Rig:
         self._exit.close()
 
     @contextmanager
-    def space(self) -> Iterator[Space]:
+    def space(self, suffix: str = "") -> Iterator[Space]:
         """Lend a namespace that is empty, and delete all of it afterwards.
+
+        Args:
+            suffix: added to its name, to tell namespaces apart that are lent at the same time.
 
         Raises:
             ConfigError: the namespace holds something.
         """
-        name = self._namespace or f"bench-{secrets.token_hex(4)}"
+        name = (self._namespace or f"bench-{secrets.token_hex(4)}") + suffix
         keys = keys_of(name)
         if self._keys_of(keys):
             raise ConfigError(
@@ -145,10 +149,8 @@ class Rig:
         commands = self.info("commandstats")
         return Meter(
             cpu_s=_main_thread_s(cpu),
-            calls={
-                name.removeprefix("cmdstat_"): int(text.partition("calls=")[2].partition(",")[0])
-                for name, text in commands.items()
-            },
+            calls=_of_commands(commands, "calls"),
+            us=_of_commands(commands, "usec"),
         )
 
     def used_memory(self) -> int:
@@ -173,16 +175,19 @@ class Meter:
     Attributes:
         cpu_s: CPU seconds of its main thread.
         calls: command → how often, those inside scripts included.
+        us: command → µs that they took; those of a script include what it called.
     """
 
     cpu_s: float
     calls: Mapping[str, int]
+    us: Mapping[str, int]
 
     def since(self, before: Meter) -> Meter:
         """Return what was done since `before`."""
         return Meter(
             self.cpu_s - before.cpu_s,
             {name: n - before.calls.get(name, 0) for name, n in self.calls.items()},
+            {name: n - before.us.get(name, 0) for name, n in self.us.items()},
         )
 
     @property
@@ -193,7 +198,20 @@ class Meter:
     @property
     def script_calls(self) -> int:
         """How many of them came from outside as script calls: round trips."""
-        return sum(n for name, n in self.calls.items() if name in {"evalsha", "eval", "fcall"})
+        return sum(n for name, n in self.calls.items() if name in _SCRIPT_CALLS)
+
+    @property
+    def script_us(self) -> int:
+        """µs that these took inside the server."""
+        return sum(n for name, n in self.us.items() if name in _SCRIPT_CALLS)
+
+
+def _of_commands(told: Mapping[str, str], figure: str) -> dict[str, int]:
+    """Return a figure of INFO commandstats, ``cmdstat_get: calls=21,usec=175,…``, by command."""
+    return {
+        name.removeprefix("cmdstat_"): int(text.partition(f"{figure}=")[2].partition(",")[0])
+        for name, text in told.items()
+    }
 
 
 def _main_thread_s(cpu: Mapping[str, str]) -> float:

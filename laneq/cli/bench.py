@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from laneq.bench import backlog as backlog_bench
+from laneq.bench import claim as claim_bench
 from laneq.bench import enqueue as enqueue_bench
 from laneq.bench import lanes as lanes_bench
 from laneq.bench import latency as latency_bench
@@ -93,10 +94,17 @@ def _switch(text: str) -> bool:
     return text == "on"
 
 
+def _where(text: str) -> str:
+    if text not in claim_bench.WAITING:
+        raise ValueError(text)
+    return text
+
+
 _NUMBERS: Final = _ListOf("whole numbers", _positive)
 _RATES: Final = _ListOf("rates", _rate)
 _SWITCHES: Final = _ListOf("on or off", _switch)
 _NAMES: Final = _ListOf("names", str)
+_WAITING: Final = _ListOf("all or one", _where)
 _RESERVES: Final = _ListOf("numbers of slots", int)
 
 
@@ -653,6 +661,77 @@ def enqueue(settings: Settings, /, *, engine: str | None, count: int, runs: int)
         ),
     )
     click.echo(f"\n{server}; medians of {runs} (least–greatest). ×50: fifty coroutines at once.")
+
+
+# --- claim ------------------------------------------------------------------
+
+
+@bench.command()
+@click.option(
+    "--slots",
+    type=_NUMBERS,
+    default=(1, 10),
+    show_default="1,10",
+    metavar="N,...",
+    help="Jobs that a claim ends and brings.",
+)
+@click.option(
+    "--waiting",
+    type=_WAITING,
+    default=claim_bench.WAITING,
+    show_default=",".join(claim_bench.WAITING),
+    metavar="all,one",
+    help="Where work waits: in all lanes, or in one of them.",
+)
+@click.option(
+    "--claims",
+    type=click.IntRange(10, 1_000_000),
+    default=500,
+    show_default=True,
+    help="Claims of a run.",
+)
+@_runs(5)
+@bench_options
+@click.pass_obj
+def claim(
+    settings: Settings, /, *, engine: str | None, claims: int, runs: int, **wanted: Any
+) -> None:
+    """Measure what one claim costs Redis as lanes and limits are added.
+
+    Two plain lanes, 20 plain lanes, and 20 with max_running, rate, max_depth, fair_by
+    with weights and two reserves of the fleet, in turns. Claims as a worker makes them
+    under load: each ends the jobs of the one before and brings as many. The ratio is to
+    two plain lanes with as many slots: of the time until the reply is read, and of what
+    Redis says that its script took.
+    """
+    with _rig(settings, engine) as rig, _progress("claim") as progress:
+        rows = claim_bench.measure(rig, claims=claims, runs=runs, progress=progress, **wanted)
+        server = rig.server_name
+    if settings.wants_json:
+        print_json(rows)
+        return
+    columns = [
+        _left("work in"), _right("slots"), _left("lanes"), _right("claim µs"), _right("ratio"),
+        _right("Redis µs"), _right("ratio"), _right("asked, at most"), _right("commands"),
+    ]  # fmt: skip
+    print_table(
+        columns,
+        (
+            (
+                row["waiting"],
+                str(row["slots"]),
+                f"{row['lanes']} with limits" if row["limits"] else f"{row['lanes']} plain",
+                _ends(row, "claim_us"),
+                _ends(row, "ratio", digits=2),
+                _ends(row, "redis_us"),
+                _ends(row, "redis_ratio", digits=2),
+                number(row["asked_ratio"], digits=1),
+                number(row["commands"], digits=1),
+            )
+            for row in rows
+        ),
+    )
+    click.echo(f"\n{server}; {claims:,} claims a run, medians of {runs} (least–greatest).")
 
 
 # --- memory, backlog, recovery ----------------------------------------------

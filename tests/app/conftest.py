@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -131,14 +130,6 @@ class Hand:
 def hand(raw: redis.Redis, namespace: str) -> Hand:
     """A worker for the test's namespace."""
     return Hand(Stage(raw, namespace, is_fake=False))
-
-
-def soon(condition: Callable[[], Any]) -> None:
-    """Wait for what another thread or process does and tells nobody about."""
-    give_up_at = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.005)
 
 
 def clients(raw: Any, name: str = "laneq") -> list[str]:

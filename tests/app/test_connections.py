@@ -15,7 +15,8 @@ import pytest
 
 from laneq import LaneQ, RedisRefused, RedisUnavailable
 from laneq.embedded import EmbeddedServer
-from tests.app.conftest import clients, soon
+from tests.app.conftest import clients
+from tests.patience import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +30,7 @@ def nobody_is_left(raw):
     before = set(clients(raw))
     yield
     gc.collect()
-    soon(lambda: set(clients(raw)) <= before)
+    wait_until(lambda: set(clients(raw)) <= before)
 
 
 def ids_in(raw, app: LaneQ) -> set[str]:
@@ -42,7 +43,7 @@ def test_leaving_the_block_closes_connections_in_both_colours(raw, url, namespac
         task = app.task(nothing)
         task.enqueue()
         assert len(clients(raw)) == before + 1
-    soon(lambda: len(clients(raw)) == before)
+    wait_until(lambda: len(clients(raw)) == before)
 
     async def main() -> None:
         async with app:
@@ -51,7 +52,7 @@ def test_leaving_the_block_closes_connections_in_both_colours(raw, url, namespac
             assert len(clients(raw)) == before + 2
 
     asyncio.run(main())
-    soon(lambda: len(clients(raw)) == before)
+    wait_until(lambda: len(clients(raw)) == before)
 
 
 def test_after_a_close_the_app_connects_anew(colour, new_app):
@@ -69,7 +70,7 @@ def test_a_loop_that_ends_takes_its_connection_along(raw, new_app):
     before = len(clients(raw))
     for _ in range(3):
         asyncio.run(task.aenqueue())
-        soon(lambda: len(clients(raw)) == before)
+        wait_until(lambda: len(clients(raw)) == before)
 
 
 def test_the_blocking_close_ends_the_connections_of_loops_that_do_not_run(raw, new_app):
@@ -78,7 +79,7 @@ def test_the_blocking_close_ends_the_connections_of_loops_that_do_not_run(raw, n
     loop = asyncio.new_event_loop()
     loop.run_until_complete(task.aenqueue())
     app.close()
-    soon(lambda: not clients(raw))
+    wait_until(lambda: not clients(raw))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
     app.close()
@@ -92,7 +93,7 @@ def test_the_blocking_close_ends_the_connection_of_a_loop_in_another_thread(raw,
     thread.start()
     asyncio.run_coroutine_threadsafe(task.aenqueue(), loop).result(10)
     app.close()
-    soon(lambda: not clients(raw))
+    wait_until(lambda: not clients(raw))
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.run_until_complete(loop.shutdown_asyncgens())
@@ -112,7 +113,7 @@ def test_the_blocking_close_in_a_coroutine_ends_its_connection_soon(raw, new_app
             await app.aclose()
 
     asyncio.run(main())
-    soon(lambda: not clients(raw))
+    wait_until(lambda: not clients(raw))
 
 
 def test_a_blocking_enqueue_works_inside_a_running_loop(raw, new_app):

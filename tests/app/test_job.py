@@ -21,7 +21,8 @@ from laneq import (
 from laneq.calls.jobs import enqueue
 from laneq.keys import keys_of
 from laneq.running import RunningJob, enter
-from tests.app.conftest import Colour, soon
+from tests.app.conftest import Colour
+from tests.patience import wait_until
 
 UNKNOWN = "0" * 20
 
@@ -37,10 +38,9 @@ def task(new_app, colour):
     return app.task(add)
 
 
-def listened(raw, job: Job[object], namespace: str) -> None:
-    """Wait until somebody waits for a job."""
-    channel = keys_of(namespace).ended_channel(job.id)
-    soon(lambda: raw.pubsub_numsub(channel)[0][1])
+def watched(raw, job: Job[object], namespace: str) -> None:
+    """Wait until Redis knows that somebody waits for a job."""
+    wait_until(lambda: raw.zscore(keys_of(namespace).watchers, job.id))
 
 
 def test_a_handle_is_made_from_an_id_and_equals_others_of_that_job(new_app):
@@ -119,7 +119,7 @@ def test_a_result_that_is_there_comes_at_once(colour, task, hand):
 def test_a_result_is_waited_for(colour, task, hand, raw, namespace):
     job = colour.ask(task, "enqueue", 1)
     waiting = colour.begin(job, "result", timeout=20)
-    listened(raw, job, namespace)
+    watched(raw, job, namespace)
     hand.take()
     hand.returns(job, 42)
     assert waiting.result(5) == 42
@@ -128,13 +128,26 @@ def test_a_result_is_waited_for(colour, task, hand, raw, namespace):
 def test_a_result_that_is_not_kept_still_reaches_who_waits(colour, task, hand, raw, namespace):
     job = colour.ask(task.using(result_ttl=0), "enqueue", 1)
     waiting = colour.begin(job, "result")
-    listened(raw, job, namespace)
+    watched(raw, job, namespace)
     hand.take()
     hand.returns(job, 42, keep_s=0)
     assert waiting.result(5) == 42
     assert colour.ask(job, "state") is None
     with pytest.raises(JobNotFound):
         colour.ask(job, "result")
+
+
+def test_a_cancelled_job_is_remembered_as_long_as_its_result_would_be(
+    colour, task, hand, raw, namespace
+):
+    kept = colour.ask(task.using(result_ttl=1000), "enqueue", 1)
+    gone = colour.ask(task.using(result_ttl=0), "enqueue", 2)
+    assert [colour.ask(job, "cancel") for job in (kept, gone)] == [True, True]
+    keys = keys_of(namespace)
+    (left,) = raw.zrange(keys.ended, 0, -1, withscores=True)
+    assert left[0] == kept.id.encode()
+    assert 990 < left[1] / 1e6 - raw.time()[0] < 1010
+    assert colour.ask(gone, "state") is None
 
 
 def test_a_failed_job_raises_the_remote_error_with_its_traceback(colour, task, hand):

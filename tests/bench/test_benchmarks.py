@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from laneq.bench import backlog, enqueue, lanes, latency, memory, recovery, throughput
+from laneq.bench import backlog, claim, enqueue, lanes, latency, memory, recovery, throughput
 from laneq.bench.rig import Rig
+from laneq.errors import BenchFailed, ConfigError, OptionError
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 
@@ -155,6 +156,56 @@ def test_enqueue(rig, told):
     assert all(row["jobs_per_s"] > 0 < row["limit_jobs_per_s"] for row in rows)
 
 
+def test_claim(rig, told):
+    rows = claim.measure(rig, slots=[1, 4], claims=20, runs=2, progress=told.append)
+    assert [(row["waiting"], row["slots"], row["lanes"], row["limits"]) for row in rows] == [
+        (where, slots, lanes, has_limits)
+        for where in ("all", "one")
+        for slots in (1, 4)
+        for lanes, has_limits in ((2, False), (20, False), (20, True))
+    ]
+    for row in rows:
+        assert row["claim_us"] > row["redis_us"] > 0
+        assert row["commands"] > 5
+        if row["lanes"] == 2:
+            assert (row["ratio"], row["redis_ratio"], row["asked_ratio"]) == (1, 1, None)
+    cost = {(row["waiting"], row["slots"], row["limits"]): row["commands"] for row in rows}
+    assert cost["all", 4, False] > cost["one", 4, False], "there are heads to compare"
+    assert cost["one", 4, True] > cost["one", 4, False], "limits are looked at"
+    assert any("round 2 of 2" in text for text in told)
+
+
+def test_claim_leaves_all_of_its_namespaces_empty_and_refuses_one_that_is_not(url, raw, namespace):
+    small: dict[str, Any] = {
+        "slots": [1],
+        "waiting": ["one"],
+        "claims": 10,
+        "runs": 1,
+        "progress": lambda _: None,
+    }
+    with Rig(url, namespace=namespace) as named:
+        claim.measure(named, **small)
+        assert list(raw.scan_iter(match=f"{{laneq:{namespace}*", count=1000)) == []
+        full = f"{{laneq:{namespace}-2}}:anything"
+        raw.set(full, "1", ex=60)
+        with pytest.raises(ConfigError, match=f"{namespace}-2.*not empty"):
+            claim.measure(named, **small)
+    assert list(raw.scan_iter(match=f"{{laneq:{namespace}*", count=1000)) == [full.encode()]
+    raw.delete(full)
+
+
+def test_claim_refuses_more_slots_than_a_claim_fills(rig, told):
+    with pytest.raises(OptionError, match="256 at most"):
+        claim.measure(rig, slots=[257], progress=told.append)
+
+
+def test_claim_refuses_to_compare_claims_that_brought_too_little(rig, told, monkeypatch):
+    monkeypatch.setattr(claim, "_DEPTH", 2)
+    monkeypatch.setattr(claim, "_DEPTH_CLAIMS", 2)
+    with pytest.raises(BenchFailed, match="a claim brought 0 of 1 jobs"):
+        claim.measure(rig, slots=[1], waiting=["one"], runs=1, progress=told.append)
+
+
 def test_memory(told):
     with Rig() as alone:
         rows = memory.measure(alone, count=2_000, progress=told.append)
@@ -195,6 +246,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ["throughput", "--slots", "10", "--results", "off", "--jobs", "100", "--runs", "1"],
         ["latency", "--jobs", "10", "--runs", "1"],
         ["enqueue", "--jobs", "1000", "--runs", "1"],
+        ["claim", "--slots", "1", "--waiting", "one", "--claims", "10", "--runs", "1"],
         ["backlog", "--depths", "100", "--jobs", "100", "--runs", "1"],
         ["memory", "--jobs", "1000"],
         ["recovery", "--leases", "1"],
@@ -208,10 +260,10 @@ def test_every_command_prints_one_document_or_a_table(url, arguments):
     assert rows
     schema = json.loads((SCHEMAS / f"bench-{arguments[0]}.json").read_text("utf-8"))
     Draft202012Validator(schema).validate(rows)
-    if arguments[0] in {"latency", "enqueue"}:
+    if arguments[0] in {"latency", "enqueue", "claim"}:
         as_table = _run(*arguments, "--url", url)
         assert as_table.returncode == 0, as_table.stderr
-        assert "p99" in as_table.stdout or "jobs/s" in as_table.stdout
+        assert any(word in as_table.stdout for word in ("p99", "jobs/s", "20 with limits"))
 
 
 @pytest.mark.parametrize(

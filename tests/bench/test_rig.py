@@ -12,6 +12,7 @@ from laneq.bench.crew import Child, Crew
 from laneq.bench.rig import Rig
 from laneq.bench.stamps import Book, Pen
 from laneq.errors import BenchFailed, ConfigError
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -64,8 +65,24 @@ def test_a_meter_counts_commands_and_time(rig):
     used = rig.meter().since(before)
     assert used.calls["echo"] == 100
     assert used.commands >= 100
-    assert used.script_calls == 0
+    assert used.script_calls == used.script_us == 0
     assert used.cpu_s > 0
+
+
+def test_a_meter_has_the_time_of_scripts(rig):
+    before = rig.meter()
+    rig.command("EVAL", "for i = 1, 20000 do redis.call('ECHO', 'x') end", 0)
+    used = rig.meter().since(before)
+    assert used.script_calls == 1
+    assert 1_000 < used.script_us < 1e7
+    assert used.script_us > used.us["echo"] > 0
+
+
+def test_namespaces_that_are_lent_at_once_differ_by_a_suffix(url, raw, namespace):
+    with Rig(url, namespace=namespace) as rig, rig.space() as one, rig.space("-1") as other:
+        assert (one.namespace, other.namespace) == (namespace, f"{namespace}-1")
+        raw.set(other.keys.prefix + b"key", "1", ex=60)
+    assert list(raw.scan_iter(match=f"{{laneq:{namespace}*", count=1000)) == []
 
 
 def test_stamps_are_read_once_and_whole(tmp_path):
@@ -111,9 +128,7 @@ def test_no_process_outlives_a_benchmark_that_is_killed(tmp_path):
     try:
         pid = _wait_for_number(starter)
         os.kill(starter.pid, signal.SIGKILL)
-        give_up_at = time.monotonic() + 10
-        while _lives(pid):
-            assert time.monotonic() < give_up_at, "it still lives"
+        wait_until(lambda: not _lives(pid), what="the end of the orphan")
     finally:
         starter.stop(signal.SIGKILL)
         starter.wait()

@@ -14,9 +14,14 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _ROOT: Final = Path(__file__).parents[2]
-_NAME: Final = re.compile(r"test_fault_([A-L]\d+)_?(.*)", re.DOTALL)
+
+#: Statuses of pytest after which its report tells of each test: all passed, or some failed.
+_TOLD: Final = (0, 1)
+
+_NAME: Final = re.compile(r"test_fault_([a-lA-L]\d+)_?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,11 @@ class Row:
 
 
 def run(*, progress: Callable[[str], None], arguments: Iterable[str] = ()) -> list[Row]:
-    """Run all tests of faults and return what became of each."""
+    """Run all tests of faults and return what became of each.
+
+    Raises:
+        RuntimeError: pytest itself came to no end, so that nothing is known of the tests.
+    """
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "junit.xml"
         progress("every fault test, the long ones too")
@@ -56,7 +65,9 @@ def run(*, progress: Callable[[str], None], arguments: Iterable[str] = ()) -> li
             *(sys.executable, "-m", "pytest", "-q", "--long", "-k", "test_fault_"),
             *("-p", "no:randomly", f"--junitxml={found}", *arguments),
         ]
-        subprocess.run(command, cwd=_ROOT, stdout=sys.stderr, check=False)
+        done = subprocess.run(command, cwd=_ROOT, stdout=sys.stderr, check=False)
+        if done.returncode not in _TOLD:
+            raise RuntimeError(f"pytest ended with status {done.returncode}: its words are above")
         return sorted(read(found.read_text()), key=_order)
 
 
@@ -71,10 +82,10 @@ def read(xml: str) -> list[Row]:
         for child in case:
             if child.tag in {"failure", "error", "skipped"}:
                 outcome = "skipped" if child.tag == "skipped" else "failed"
-                reason = (child.get("message") or "").splitlines()[0][:200]
+                reason = (child.get("message") or "").partition("\n")[0][:200]
         rows.append(
             Row(
-                fault=match[1],
+                fault=match[1].upper(),
                 test=f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}",
                 outcome=outcome,
                 seconds=round(float(case.get("time", "0")), 1),
@@ -95,5 +106,7 @@ def show(rows: list[Row], console: Console) -> None:
         justify: Any = "right" if title == "seconds" else "left"
         table.add_column(title, justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(row.fault, row.test, row.outcome, f"{row.seconds:.1f}", row.reason)
+        # As they are: to Rich, brackets in a string are styles.
+        test, reason = Text(row.test), Text(row.reason)
+        table.add_row(row.fault, test, row.outcome, f"{row.seconds:.1f}", reason)
     console.print(table)

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.chaos import diary, report
 from tests.chaos.books import Account, Books
 from tests.chaos.diary import Entry
-from tests.chaos.faults import read
+from tests.chaos.faults import Row, read, run, show
 from tests.chaos.harvest import Seen
 from tests.chaos.havoc import Blow
 from tests.chaos.ledger import Ledger
@@ -178,6 +178,7 @@ def test_the_list_of_faults_is_read_from_what_pytest_wrote():
         '<failure message="assert 1 == 2&#10;more"/></testcase>'
         '<testcase classname="tests.faults.test_x" name="test_fault_D2_waits" time="0">'
         '<skipped message="no sentinel here"/></testcase>'
+        '<testcase classname="tests.unit.test_y" name="test_fault_i1_is_small" time="0"/>'
         '<testcase classname="tests.faults.test_x" name="test_of_something_else" time="2"/>'
         "</testsuite></testsuites>"
     )
@@ -185,5 +186,28 @@ def test_the_list_of_faults_is_read_from_what_pytest_wrote():
         ("A1", "passed", 1.3, ""),
         ("C10", "failed", 2.0, "assert 1 == 2"),
         ("D2", "skipped", 0.0, "no sentinel here"),
+        ("I1", "passed", 0.0, ""),
     ]
     assert rows[0].test == "tests/faults/test_x.py::test_fault_A1_is_fine[ci]"
+
+
+def test_a_list_of_faults_that_could_not_be_run_is_no_list():
+    with pytest.raises(RuntimeError, match="pytest ended with status 4"):
+        run(progress=lambda _: None, arguments=("no/such/folder",))
+
+
+def test_the_list_of_faults_shows_names_and_reasons_as_they_are(capsys):
+    rows = [
+        Row("A1", "tests/x.py::test_fault_A1_is_fine[ci]", "passed", 1.0, ""),
+        Row("C1", "tests/x.py::test_fault_C1_is_not[full]", "failed", 2.0, "no [/such] thing"),
+    ]
+    show(rows, Console(width=200))
+    said = capsys.readouterr().out
+    assert "is_fine[ci]" in said
+    assert "is_not[full]" in said
+    assert "no [/such] thing" in said
+
+
+def test_a_failure_that_says_nothing_is_a_failure():
+    (row,) = read('<t><testcase name="test_fault_A1_x"><failure message=""/></testcase></t>')
+    assert (row.outcome, row.reason) == ("failed", "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -192,11 +191,3 @@ def counter(raw: redis.Redis, namespace: str) -> Counter:
 def clients(raw: Any, name: str) -> list[str]:
     """Return the ids of the server's clients with this name."""
     return [client["id"] for client in raw.client_list() if client["name"] == name]
-
-
-def soon(condition: Callable[[], Any]) -> None:
-    """Wait for what another process does and tells nobody about."""
-    give_up_at = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.005)

@@ -21,7 +21,8 @@ from laneq.calls.call import Plan, Until
 from laneq.drive import Address, AsyncDriver, blocking_wire
 from laneq.errors import RedisRefused, RedisUnavailable
 from laneq.keys import keys_of
-from tests.drive.conftest import Counter, clients, echo, soon
+from tests.drive.conftest import Counter, clients, echo
+from tests.patience import await_until, wait_until
 from tests.proxy import Proxy
 
 Run = Callable[[Any], Any]
@@ -36,14 +37,6 @@ def open_driver(url: str, namespace: str, **options: Any) -> AsyncDriver:
     prefix = keys_of(namespace).prefix
     address = Address.parse(url, **timeouts)
     return AsyncDriver(address, prefix=prefix, client_name=namespace, **options)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for what another process does and tells nobody about."""
-    give_up_at = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < give_up_at
-        await asyncio.sleep(0.005)
 
 
 # --- many calls in flight -------------------------------------------------------------------
@@ -165,7 +158,7 @@ def test_endless_patience_waits_until_redis_is_back(run: Run, proxy: Proxy, name
         async with driver:
             proxy.refuse()
             calls = [asyncio.create_task(driver.call(echo("x"))) for _ in range(20)]
-            await until(lambda: heard)
+            await await_until(lambda: heard)
             assert not any(call.done() for call in calls)
             proxy.restore()
             assert await asyncio.gather(*calls) == [b"x"] * 20
@@ -220,7 +213,7 @@ def test_one_driver_serves_several_loops_in_a_row(
         warnings.simplefilter("error")
         for expected in range(1, 4):
             assert run(driver.call(counter.count_once())) == expected
-            soon(lambda: not clients(raw, namespace))
+            wait_until(lambda: not clients(raw, namespace))
         gc.collect()
 
 
@@ -235,7 +228,7 @@ def test_a_driver_moves_to_the_loop_that_uses_it(
         assert second.run(driver.call(echo("second"))) == b"second"
         first.run(asyncio.sleep(0))
         assert len(clients(raw, namespace)) == 1
-    soon(lambda: not clients(raw, namespace))
+    wait_until(lambda: not clients(raw, namespace))
 
 
 def test_close_in_flight_ends_calls_waits_and_pops(
@@ -248,15 +241,15 @@ def test_close_in_flight_ends_calls_waits_and_pops(
             asyncio.create_task(driver.run(wait_for(counter))),
             asyncio.create_task(wire.pop([counter.key + b":list"], 10)),
         ]
-        await until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
-        await until(lambda: raw.info("clients")["blocked_clients"])
+        await await_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+        await await_until(lambda: raw.info("clients")["blocked_clients"])
         call = asyncio.create_task(driver.call(echo("in flight")))
         await asyncio.sleep(0)
         await driver.aclose()
         for task in (*waits, call):
             with pytest.raises(RedisUnavailable):
                 await task
-        await until(lambda: not clients(raw, namespace))
+        await await_until(lambda: not clients(raw, namespace))
 
     run(main())
 
@@ -266,7 +259,7 @@ def test_close_while_connecting_tells_the_callers(run: Run, proxy: Proxy, namesp
         driver = open_driver(proxy.url, namespace, patience_s=math.inf)
         proxy.blackhole()
         call = asyncio.create_task(driver.call(echo("?")))
-        await until(lambda: proxy.connections)
+        await await_until(lambda: proxy.connections)
         await driver.aclose()
         with pytest.raises(RedisUnavailable, match="closed"):
             await call
@@ -347,7 +340,7 @@ def test_a_subscriber_hears_messages_also_after_a_reconnect(
         async with open_driver(proxy.url, namespace, patience_s=math.inf) as driver:
             await driver.subscribe(counter.channel, heard.append)
             for i in range(3):
-                await until(partial(hears, b"%d" % i))
+                await await_until(partial(hears, b"%d" % i))
                 proxy.cut()
             assert sorted(set(heard)) == [b"0", b"1", b"2"]
 
@@ -364,7 +357,7 @@ def test_a_subscription_comes_back_when_its_connection_breaks_at_once(
         async with open_driver(proxy.url, namespace) as driver:
             await driver.subscribe(counter.channel, heard.append)
             proxy.cut()
-            await until(lambda: driver._keeper)
+            await await_until(lambda: driver._keeper)
             assert driver._keeper is not None
             await driver._keeper
             wire = driver._wire
@@ -375,7 +368,7 @@ def test_a_subscription_comes_back_when_its_connection_breaks_at_once(
                 counter.raw.publish(counter.channel, "x")
                 return bool(heard)
 
-            await until(hears)
+            await await_until(hears)
 
     run(main())
 
@@ -388,14 +381,14 @@ def test_a_subscription_comes_back_after_an_outage_longer_than_patience(
         async with open_driver(proxy.url, namespace, patience_s=0.05) as driver:
             await driver.subscribe(counter.channel, heard.append)
             proxy.refuse()
-            await until(lambda: driver._state.left_s() < 0)
+            await await_until(lambda: driver._state.left_s() < 0)
             proxy.restore()
 
             def hears() -> bool:
                 counter.raw.publish(counter.channel, "x")
                 return bool(heard)
 
-            await until(hears)
+            await await_until(hears)
 
     run(main())
 
@@ -408,11 +401,11 @@ def test_a_channel_is_left_with_its_last_listener(
         async with open_driver(url, namespace) as driver:
             await driver.subscribe(counter.channel, heard.append)
             waiting = asyncio.create_task(driver.run(wait_for(counter)))
-            await until(lambda: len(driver._listeners[counter.channel]) == 2)
+            await await_until(lambda: len(driver._listeners[counter.channel]) == 2)
             await driver.command("PING")  # answered after the wait's SUBSCRIBE
             counter.raw.publish(counter.channel, "x")
             assert await waiting == b"x"
-            await until(lambda: heard == [b"x"])
+            await await_until(lambda: heard == [b"x"])
             await driver.command("PING")
             assert numsub(counter) == 1
             driver.unsubscribe(counter.channel, heard.append)
@@ -428,7 +421,7 @@ def test_a_cancelled_wait_leaves_no_subscription(
     async def main() -> None:
         async with open_driver(url, namespace) as driver:
             waiting = asyncio.create_task(driver.run(wait_for(counter)))
-            await until(lambda: numsub(counter) == 1)
+            await await_until(lambda: numsub(counter) == 1)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
@@ -455,7 +448,7 @@ def test_a_subscriber_that_raises_is_reported_and_does_no_harm(
             await driver.subscribe(counter.channel, fail)
             await driver.subscribe(counter.channel, heard.append)
             counter.raw.publish(counter.channel, "x")
-            await until(lambda: heard)
+            await await_until(lambda: heard)
             assert await driver.call(echo("on")) == b"on"
         assert isinstance(reported[0]["exception"], IndexError)
 
@@ -503,7 +496,7 @@ async def blocked(raw: Any, namespace: str, *, count: int = 1) -> None:
         mine = [each for each in raw.client_list() if each["name"] == namespace]
         return len([each for each in mine if "b" in each["flags"]]) == count
 
-    await until(is_so)
+    await await_until(is_so)
 
 
 def test_a_pop_returns_the_list_that_it_popped(
@@ -519,7 +512,7 @@ def test_a_pop_returns_the_list_that_it_popped(
             assert await wire.pop(lists, 0.01) is None
             assert len(clients(raw, namespace)) == 2
             await wire.aclose()
-            await until(lambda: len(clients(raw, namespace)) == 1)
+            await await_until(lambda: len(clients(raw, namespace)) == 1)
 
     run(main())
 

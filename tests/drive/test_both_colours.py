@@ -13,7 +13,8 @@ import redis
 
 from laneq.calls.call import Call, Plan, Until
 from laneq.errors import JobNotFound, LaneqError, RedisRefused, RedisUnavailable
-from tests.drive.conftest import ECHO, Colour, Counter, Driven, clients, echo, soon
+from tests.drive.conftest import ECHO, Colour, Counter, Driven, clients, echo
+from tests.patience import wait_until
 from tests.proxy import Proxy
 
 
@@ -198,7 +199,7 @@ def test_a_server_that_does_not_answer_is_told_within_the_connect_timeout(
 def test_a_short_outage_is_ridden_out(proxied: Driven, proxy: Proxy) -> None:
     proxy.refuse()
     answer = proxied.begin("call", echo("patient"))
-    soon(lambda: proxied.driver._state.since is not None)
+    wait_until(lambda: proxied.driver._state.since is not None)
     proxy.restore()
     assert answer.result(10) == b"patient"
 
@@ -209,7 +210,7 @@ def test_patience_is_spent_once_per_outage(colour: Colour, proxy: Proxy, namespa
     proxy.refuse()
     with pytest.raises(RedisUnavailable):
         driven.call(echo("waits"))
-    soon(lambda: driven.driver._state.left_s() <= 0)
+    wait_until(lambda: driven.driver._state.left_s() <= 0)
     began = time.monotonic()
     with pytest.raises(RedisUnavailable):
         driven.call(echo("does not wait"))
@@ -318,7 +319,7 @@ def test_a_server_that_is_the_wrong_one_by_now_is_looked_up_again(
     proxy.answer_next(reply, "EVALSHA")
     assert proxied.call(counter.count_once()) == 2
     assert proxied.command("CLIENT", "ID") != before
-    soon(lambda: proxy.connections == 1)
+    wait_until(lambda: proxy.connections == 1)
 
 
 def test_a_wrong_password_is_refused_and_never_shown(
@@ -433,7 +434,7 @@ def test_a_wait_whose_answer_is_there_ends_at_once(driven: Driven, counter: Coun
 
 def test_a_message_ends_a_wait(driven: Driven, counter: Counter) -> None:
     waiting = driven.begin("run", wait_for(counter, read=bytes.upper))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     counter.raw.publish(counter.channel, "done")
     assert waiting.result(10) == b"DONE"
 
@@ -442,7 +443,7 @@ def test_a_message_that_says_nothing_makes_the_wait_ask_again(
     driven: Driven, counter: Counter
 ) -> None:
     waiting = driven.begin("run", wait_for(counter, timeout_s=None))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     counter.raw.publish(counter.channel, "look")
     counter.raw.set(counter.key, "7")
     counter.raw.publish(counter.channel, "look again")
@@ -451,7 +452,7 @@ def test_a_message_that_says_nothing_makes_the_wait_ask_again(
 
 def test_a_wait_does_not_poll(proxied: Driven, proxy: Proxy, counter: Counter) -> None:
     waiting = proxied.begin("run", wait_for(counter, timeout_s=0.5))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     proxy.calls.clear()
     with pytest.raises(TimeoutError):
         waiting.result(10)
@@ -476,7 +477,7 @@ def test_a_wait_asks_again_after_its_connection_broke(
     proxied: Driven, proxy: Proxy, counter: Counter
 ) -> None:
     waiting = proxied.begin("run", wait_for(counter))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     counter.raw.set(counter.key, "7")  # whose announcement was missed
     proxy.cut()
     assert waiting.result(10) == b"7"
@@ -492,7 +493,7 @@ def test_a_wait_goes_on_after_its_connection_broke(
         return proxy.calls["SUBSCRIBE"] == connections and is_listening(counter)
 
     for connections in (1, 2, 3):
-        soon(partial(is_listening_anew, connections))
+        wait_until(partial(is_listening_anew, connections))
         proxy.cut()
 
     def has_heard() -> bool:
@@ -500,13 +501,13 @@ def test_a_wait_goes_on_after_its_connection_broke(
         counter.raw.publish(counter.channel, "done")
         return waiting.done()
 
-    soon(has_heard)
+    wait_until(has_heard)
     assert waiting.result(10) == b"done"
 
 
 def test_a_wait_asks_again_after_a_long_silence(driven: Driven, counter: Counter) -> None:
     waiting = driven.begin("run", wait_for(counter, renew_s=0.05))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     counter.raw.set(counter.key, "7")  # which nobody announces
     assert waiting.result(10) == b"7"
 
@@ -516,11 +517,11 @@ def test_a_wait_that_has_begun_rides_out_an_outage_of_its_own_time(
 ) -> None:
     driven = colour.open(proxy.url, namespace, connect_timeout_s=0.2, patience_s=0.1)
     waiting = driven.begin("run", wait_for(counter, timeout_s=30))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     proxy.refuse()
     proxy.cut()
     until = time.monotonic() + 1.0
-    soon(lambda: waiting.done() or time.monotonic() > until)
+    wait_until(lambda: waiting.done() or time.monotonic() > until)
     counter.raw.set(counter.key, "7")
     proxy.restore()
     assert waiting.result(10) == b"7"
@@ -531,7 +532,7 @@ def test_a_wait_says_that_redis_is_away_when_its_time_is_over(
 ) -> None:
     driven = colour.open(proxy.url, namespace, connect_timeout_s=0.2, patience_s=0.1)
     waiting = driven.begin("run", wait_for(counter, timeout_s=1.5))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     proxy.refuse()
     proxy.cut()
     with pytest.raises(RedisUnavailable):
@@ -561,7 +562,7 @@ def test_a_wait_on_a_dead_connection_notices(
         proxy.url, namespace, read_timeout_s=0.2, connect_timeout_s=0.2, patience_s=0.2
     )
     waiting = driven.begin("run", wait_for(counter, timeout_s=None))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     proxy.blackhole()
     with pytest.raises(RedisUnavailable):
         waiting.result(10)
@@ -571,12 +572,12 @@ def test_a_wait_leaves_no_subscription_and_a_clean_connection(
     driven: Driven, counter: Counter
 ) -> None:
     waits = [driven.begin("run", wait_for(counter, read=bytes)) for _ in range(3)]
-    soon(lambda: is_listening(counter))
-    soon(
+    wait_until(lambda: is_listening(counter))
+    wait_until(
         lambda: all(wait.done() for wait in waits) or not counter.raw.publish(counter.channel, "x")
     )
     assert [wait.result(10) for wait in waits] == [b"x"] * 3
-    soon(lambda: not is_listening(counter))
+    wait_until(lambda: not is_listening(counter))
     assert [driven.call(echo(str(i))) for i in range(5)] == [b"%d" % i for i in range(5)]
 
 
@@ -587,11 +588,11 @@ def test_an_error_of_a_waits_reader_leaves_a_clean_connection(
         raise LaneqError(message.decode())
 
     waiting = driven.begin("run", wait_for(counter, read=refuse))
-    soon(lambda: is_listening(counter))
+    wait_until(lambda: is_listening(counter))
     counter.raw.publish(counter.channel, "bad news")
     with pytest.raises(LaneqError, match="bad news"):
         waiting.result(10)
-    soon(lambda: not is_listening(counter))
+    wait_until(lambda: not is_listening(counter))
     assert driven.call(echo("on")) == b"on"
 
 
@@ -606,10 +607,10 @@ def test_close_leaves_no_connection_and_a_later_call_opens_one(
     assert len(clients(raw, namespace)) == 1
     driven.close()
     driven.close()
-    soon(lambda: not clients(raw, namespace))
+    wait_until(lambda: not clients(raw, namespace))
     assert driven.call(echo("open again")) == b"open again"
     driven.close()
-    soon(lambda: not clients(raw, namespace))
+    wait_until(lambda: not clients(raw, namespace))
 
 
 def test_many_outages_leave_as_many_connections_as_before(proxied: Driven, proxy: Proxy) -> None:
@@ -617,4 +618,4 @@ def test_many_outages_leave_as_many_connections_as_before(proxied: Driven, proxy
     for i in range(20):
         proxy.cut()
         assert proxied.call(echo(str(i))) == b"%d" % i
-    soon(lambda: proxy.connections == before)
+    wait_until(lambda: proxy.connections == before)

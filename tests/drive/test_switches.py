@@ -16,7 +16,8 @@ from laneq.drive import Address
 from laneq.drive.route import Route
 from laneq.drive.switches import SwitchListener, SwitchWatch
 from laneq.keys import keys_of
-from tests.drive.conftest import clients, soon
+from tests.drive.conftest import clients
+from tests.patience import await_until, wait_until
 from tests.proxy import Proxy
 
 CHANNEL = "+switch-master"
@@ -38,14 +39,14 @@ def watch(address: Address, namespace: str) -> Iterator[SwitchWatch]:
 
 
 def tell(raw: Any, message: str, *, listeners: int = 1) -> None:
-    soon(lambda: raw.publish(CHANNEL, message) == listeners)
+    wait_until(lambda: raw.publish(CHANNEL, message) == listeners)
 
 
 def test_a_watch_tells_once_of_a_switch_of_its_own_service(watch: SwitchWatch, raw: Any) -> None:
     assert not watch.has_switched()
     tell(raw, THEIRS)
     tell(raw, OURS)
-    soon(watch.has_switched)
+    wait_until(watch.has_switched)
     assert not watch.has_switched()
 
 
@@ -54,16 +55,16 @@ def test_a_watch_finds_another_sentinel_when_its_own_has_gone(
 ) -> None:
     monkeypatch.setattr("laneq.drive.switches._AGAIN_S", 0.0)
     proxy.cut()
-    soon(lambda: not watch.has_switched() and raw.pubsub_numsub(CHANNEL)[0][1] == 1)
+    wait_until(lambda: not watch.has_switched() and raw.pubsub_numsub(CHANNEL)[0][1] == 1)
     tell(raw, OURS)
-    soon(watch.has_switched)
+    wait_until(watch.has_switched)
 
 
 def test_a_watch_without_a_sentinel_in_reach_costs_a_look_little(
     watch: SwitchWatch, proxy: Proxy
 ) -> None:
     proxy.refuse()
-    soon(lambda: not watch.has_switched() and watch._wire is None)
+    wait_until(lambda: not watch.has_switched() and watch._wire is None)
     began = time.monotonic()
     for _ in range(1_000):
         assert not watch.has_switched()
@@ -75,10 +76,10 @@ def test_a_closed_watch_leaves_no_connection_and_can_begin_again(
 ) -> None:
     assert len(clients(raw, namespace)) == 1
     watch.close()
-    soon(lambda: clients(raw, namespace) == [])
+    wait_until(lambda: clients(raw, namespace) == [])
     watch.begin()
     tell(raw, OURS)
-    soon(watch.has_switched)
+    wait_until(watch.has_switched)
 
 
 async def told(heard: asyncio.Event) -> None:
@@ -88,9 +89,7 @@ async def told(heard: asyncio.Event) -> None:
 
 
 async def listening(raw: Any) -> None:
-    async with asyncio.timeout(10):
-        while raw.pubsub_numsub(CHANNEL)[0][1] != 1:
-            await asyncio.sleep(0.01)
+    await await_until(lambda: raw.pubsub_numsub(CHANNEL)[0][1] == 1)
 
 
 async def test_a_listener_is_told_also_after_its_sentinel_was_away(
@@ -106,9 +105,7 @@ async def test_a_listener_is_told_also_after_its_sentinel_was_away(
     raw.publish(CHANNEL, OURS)
     await told(heard)
     proxy.refuse()
-    async with asyncio.timeout(10):
-        while listener.wire is not None:
-            await asyncio.sleep(0.01)
+    await await_until(lambda: listener.wire is None)
     proxy.restore()
     await listening(raw)
     raw.publish(CHANNEL, THEIRS)

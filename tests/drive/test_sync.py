@@ -21,7 +21,8 @@ from laneq.calls.call import Plan, Until
 from laneq.drive import Address, SyncDriver
 from laneq.errors import RedisUnavailable
 from laneq.keys import keys_of
-from tests.drive.conftest import Counter, clients, echo, soon
+from tests.drive.conftest import Counter, clients, echo
+from tests.patience import wait_until
 from tests.proxy import Proxy
 
 
@@ -60,7 +61,7 @@ def test_a_caller_who_finds_all_connections_busy_is_told(
             target=lambda: driver.run(wait_for(counter)), name="waiting", daemon=True
         )
         waiting.start()
-        soon(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+        wait_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
         with pytest.raises(RedisUnavailable, match="all 1 connections were busy"):
             driver.call(echo("?"))
         counter.raw.publish(counter.channel, "done")
@@ -76,9 +77,9 @@ def test_a_caller_gets_the_connection_that_another_gives_back(
         ThreadPoolExecutor(2) as threads,
     ):
         waiting = threads.submit(driver.run, wait_for(counter))
-        soon(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+        wait_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
         next_one = threads.submit(driver.call, echo("mine"))
-        soon(lambda: driver._waiting)
+        wait_until(lambda: driver._waiting)
         counter.raw.publish(counter.channel, "done")
         assert next_one.result(10) == b"mine"
         assert waiting.result(10) == b"done"
@@ -122,7 +123,7 @@ def test_parent_and_forked_child_have_connections_of_their_own(
     assert in_a_fork(work) == 0
     assert driver.command("CLIENT", "ID") == mine
     assert driver.call(counter.count_once()) == 101
-    soon(lambda: len(clients(raw, namespace)) == 1)
+    wait_until(lambda: len(clients(raw, namespace)) == 1)
 
 
 def test_a_child_forked_while_other_threads_call_can_call(
@@ -159,7 +160,7 @@ def test_the_parents_close_reaches_the_server_while_a_child_lives(
         os._exit(0)
     try:
         driver.close()
-        soon(lambda: not clients(raw, namespace))
+        wait_until(lambda: not clients(raw, namespace))
     finally:
         os.close(writer)
         os.close(reader)
@@ -210,7 +211,7 @@ def test_an_interrupted_call_leaves_no_dirty_connection(
         with pytest.raises(KeyboardInterrupt):
             driver.call(echo("interrupted"))
         assert driver.call(echo("mine")) == b"mine"
-        soon(lambda: proxy.connections == 1)
+        wait_until(lambda: proxy.connections == 1)
 
 
 def test_an_interrupted_wait_leaves_no_dirty_connection(
@@ -219,7 +220,7 @@ def test_an_interrupted_wait_leaves_no_dirty_connection(
     alarm(0.05)
     with pytest.raises(KeyboardInterrupt):
         driver.run(wait_for(counter))
-    soon(lambda: not counter.raw.pubsub_numsub(counter.channel)[0][1])
+    wait_until(lambda: not counter.raw.pubsub_numsub(counter.channel)[0][1])
     assert driver.call(echo("mine")) == b"mine"
 
 
@@ -242,11 +243,11 @@ def test_a_connection_in_use_at_close_is_closed_when_it_is_given_back(
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(driver.run, wait_for(counter))
-        soon(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+        wait_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
         driver.close()
         counter.raw.publish(counter.channel, "done")
         assert waiting.result(10) == b"done"
-    soon(lambda: not clients(raw, namespace))
+    wait_until(lambda: not clients(raw, namespace))
 
 
 def test_a_driver_dropped_without_close_gives_no_warning(
@@ -258,7 +259,7 @@ def test_a_driver_dropped_without_close_gives_no_warning(
         warnings.simplefilter("error")
         del driver
         gc.collect()
-    soon(lambda: not clients(raw, namespace))
+    wait_until(lambda: not clients(raw, namespace))
 
 
 def test_a_program_that_ends_without_close_gives_no_warning(url: str) -> None:

@@ -16,7 +16,8 @@ from laneq.calls.call import Call, Plan, Until
 from laneq.embedded import EmbeddedServer, find_server
 from laneq.errors import RedisUnavailable
 from tests.conftest import ENGINE
-from tests.drive.conftest import GET, Colour, Counter, echo, soon
+from tests.drive.conftest import GET, Colour, Counter, echo
+from tests.patience import wait_until
 from tests.tls import TlsEnd, make_certificates
 
 # --- TLS ---------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def test_calls_and_waits_go_over_tls(
         return answer
 
     waiting = driven.begin("run", plan())
-    soon(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+    wait_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
     counter.raw.publish(counter.channel, "over tls")
     assert waiting.result(10) == b"over tls"
     assert driven.call(counter.count_once()) == 2
@@ -100,7 +101,7 @@ def test_waits_end_at_fakeredis_too(colour: Colour, fake_url: str) -> None:
         return answer
 
     waiting = driven.begin("run", plan(b"key", 10))
-    soon(lambda: driven.driver._state.is_plain)
+    wait_until(lambda: driven.driver._state.is_plain)
     assert driven.command("SET", b"key", b"7") is not None
     assert waiting.result(10) == b"7"
     with pytest.raises(TimeoutError):

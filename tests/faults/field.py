@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,6 @@ from typing import Any, Final, Self, TypeVar
 from unittest import mock
 from uuid import uuid4
 
-import psutil
 import pytest
 import redis
 
@@ -36,9 +34,11 @@ from laneq.calls.jobs import read_outcome
 from laneq.embedded import EmbeddedServer, Engine
 from laneq.keys import Keys, keys_of
 from laneq.options import DEFAULT_LANES
+from tests import patience
 from tests.audit import problems_in
 from tests.faults import body
 from tests.faults.body import Entry
+from tests.processes import PATIENCE_S, WorkerProcess, start_worker
 
 T = TypeVar("T")
 
@@ -50,9 +50,6 @@ JOBS: Final = Path(__file__).with_name("jobs.py")
 L: Final = 4.0
 S: Final = 1.0
 FACTOR: Final = 2.0
-
-_POLL_S: Final = 0.01
-_PATIENCE_S: Final = 30.0
 
 #: The keys of a lane that a job can be in, and what it is then.
 _PLACES: Final = {
@@ -74,133 +71,9 @@ def two_sizes(names: str, *, ci: tuple[Any, ...], full: tuple[Any, ...]) -> pyte
     return pytest.mark.parametrize(names, rows)
 
 
-def wait_until(condition: Callable[[], T], within_s: float = _PATIENCE_S, what: str = "") -> T:
-    """Return the condition's value as soon as it is true; fail after so many seconds."""
-    give_up_at = time.monotonic() + within_s
-    while not (value := condition()):
-        if time.monotonic() > give_up_at:
-            pytest.fail(f"not within {within_s:g} s: {what or 'what the test waits for'}")
-        time.sleep(_POLL_S)
-    return value
-
-
-class WorkerProcess:
-    """A `laneq worker` command that runs, and what it has printed.
-
-    Attributes:
-        popen: the command that was started; where it was started through another program,
-            as `unshare`, that one.
-        lines: what it printed, log included.
-    """
-
-    def __init__(self, popen: subprocess.Popen[str], *, is_wrapped: bool) -> None:
-        self.popen = popen
-        self.lines: list[str] = []
-        self._is_wrapped = is_wrapped
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            with self._news:
-                self.lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    @property
-    def pid(self) -> int:
-        """The worker's own process id, as seen from here."""
-        if not self._is_wrapped:
-            return self.popen.pid
-        # Through as many wrappers as there are: each has one child, the worker has none that
-        # is there before it is ready.
-        process = psutil.Process(self.popen.pid)
-        while "laneq" not in process.cmdline()[:3]:
-            (process,) = process.children()
-        return process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self.popen.poll() is None
-
-    def until(self, word: str, *, times: int = 1, within_s: float = _PATIENCE_S) -> None:
-        """Wait until so many lines with this word have been printed."""
-        with self._news:
-            seen = self._news.wait_for(lambda: self.count(word) >= times, within_s)
-        assert seen, f"no line with {word!r} within {within_s:g} s:\n{self.text}"
-
-    def until_ready(self) -> None:
-        """Wait until it takes jobs."""
-        self.until("is ready")
-
-    def count(self, word: str) -> int:
-        """Return how many lines with this word have been printed."""
-        return sum(word in line for line in self.lines)
-
-    def send(self, number: int) -> None:
-        """Send a signal to the worker."""
-        os.kill(self.pid, number)
-
-    def kill9(self) -> None:
-        """End it as the power does, and wait until it is gone."""
-        self.send(signal.SIGKILL)
-        self.popen.wait(_PATIENCE_S)
-
-    def term(self) -> None:
-        self.send(signal.SIGTERM)
-
-    def int(self) -> None:
-        self.send(signal.SIGINT)
-
-    def stop(self) -> None:
-        """Stop it in its tracks (SIGSTOP); `cont` has it go on."""
-        self.send(signal.SIGSTOP)
-
-    def cont(self) -> None:
-        self.send(signal.SIGCONT)
-
-    def wait(self, within_s: float = _PATIENCE_S) -> Any:
-        """Return its exit status, once it has ended."""
-        try:
-            return self.popen.wait(within_s)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"the worker did not end within {within_s:g} s:\n{self.text}")
-
-    def cpu_s(self) -> float:
-        """Return the processor time that it has used, in seconds."""
-        times = psutil.Process(self.pid).cpu_times()
-        return times.user + times.system
-
-    def family(self) -> list[psutil.Process]:
-        """Return the processes that it has started and that live."""
-        found = psutil.Process(self.pid).children(recursive=True)
-        return [process for process in found if is_alive(process)]
-
-    def end(self) -> None:
-        """Kill it and all that it started."""
-        if self.is_running:
-            # Its child processes end by themselves, when they see that it has gone.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(self.popen.pid).children(recursive=True):
-                    child.kill()
-            self.popen.kill()
-        self.popen.wait()
-        self._reader.join(10)
-        assert self.popen.stdout is not None
-        self.popen.stdout.close()
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Return whether a process runs, and is not merely still listed."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def wait_until(condition: Callable[[], T], within_s: float = PATIENCE_S, what: str = "") -> T:
+    """As `tests.patience.wait_until`, with the patience that whole fleets need."""
+    return patience.wait_until(condition, within_s, what)
 
 
 class Field:
@@ -363,8 +236,7 @@ class Field:
             before: a command that starts it, as ``("unshare", "--pid", "--fork")``.
             environment: further variables.
         """
-        line = [*before, sys.executable, "-m", "laneq", "worker", f"{self._path}:app"]
-        line += ["-c", str(slots), *options]
+        line = ["-c", str(slots), *options]
         if lanes is not None:
             line += ["--lanes", lanes]
         for lane, n in (reserve or {}).items():
@@ -375,21 +247,17 @@ class Field:
             line += ["--grace", str(grace)]
         if name is not None:
             line += ["--name", name]
-        popen = subprocess.Popen(
-            line,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-            env={
-                **os.environ,
+        worker = start_worker(
+            f"{self._path}:app",
+            *line,
+            environment={
                 **self.environment,
                 **({"LANEQ_URL": url} if url else {}),
                 **(environment or {}),
             },
-            process_group=0,
+            folder=self.folder,
+            before=before,
         )
-        worker = WorkerProcess(popen, is_wrapped=bool(before))
         self.workers.append(worker)
         if is_ready:
             worker.until("is ready", times=processes)
@@ -424,7 +292,7 @@ class Field:
         """Return the starts, of one job or of all."""
         return [entry for entry in self.runlog("start") if job_id in {None, entry.id}]
 
-    def until_started(self, n: int = 1, *, within_s: float = _PATIENCE_S) -> list[Entry]:
+    def until_started(self, n: int = 1, *, within_s: float = PATIENCE_S) -> list[Entry]:
         """Wait until there have been at least `n` starts, and return them all."""
         return wait_until(
             lambda: found if len(found := self.starts()) >= n else [], within_s, f"{n} starts"
@@ -465,7 +333,7 @@ class Field:
         wanted = places if ids is None else ids
         return Counter(places[job_id][0][0] for job_id in wanted)
 
-    def until_settled(self, ids: Iterable[str], within_s: float = _PATIENCE_S) -> None:
+    def until_settled(self, ids: Iterable[str], within_s: float = PATIENCE_S) -> None:
         """Wait until each of these jobs has ended, in whatever way."""
         left = list(ids)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from laneq.bench.claims import Hand
+from laneq.bench.hand import Hand
 from laneq.bench.rig import Space
 from laneq.calls.lanes import read_lanes
 from laneq.calls.workers import CLAIM_MAX, ClaimCalls, Claimed, Ended, Seats
 from laneq.ids import worker_id
 from tests.faults.field import Field
 
-#: The lane of its jobs; see `laneq.bench.claims`.
+#: The lane of its jobs; see `laneq.bench.hand`.
 LANE = "normal"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import threading
@@ -19,6 +18,7 @@ from laneq.options import Retry, WorkerOptions
 from laneq.worker import Worker
 from tests.faults.conftest import NewField
 from tests.faults.field import FACTOR, Field
+from tests.patience import await_until
 from tests.proxy import Proxy
 
 ODD_JOBS: Final = Path(__file__).with_name("odd_jobs.py")
@@ -251,8 +251,7 @@ async def test_fault_G3_a_worker_goes_on_after_three_thousand_failed_connections
                 monkeypatch.setattr("laneq.worker.loop.backoff_s", at_once)
                 proxy.refuse()
                 proxy.cut()
-                while len(pauses) < 3_000:
-                    await asyncio.sleep(0.01)
+                await await_until(lambda: len(pauses) >= 3_000, within_s=60)
                 proxy.restore()
                 assert await (await fine.aenqueue()).aresult(30) == "fine"
                 assert not worker.stopped.is_set()

@@ -16,7 +16,8 @@ import pytest
 from laneq import Job, JobCancelled, State
 from laneq.calls.jobs import KEEP_US, cancel
 from tests.faults.conftest import NewField
-from tests.faults.field import FACTOR, Field, S, is_alive, two_sizes, wait_until
+from tests.faults.field import FACTOR, Field, S, two_sizes, wait_until
+from tests.processes import is_alive
 
 ODD_JOBS: Final = Path(__file__).with_name("odd_jobs.py")
 LEASE: Final = 2.0

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -23,7 +24,9 @@ from laneq import Job, LaneQ, RedisUnavailable, State
 from laneq.calls.lanes import set_lane
 from tests.faults.access import Certificates, restricted
 from tests.faults.conftest import NewField
-from tests.faults.field import FACTOR, Field, L, S, WorkerProcess, two_sizes, wait_until
+from tests.faults.field import FACTOR, Field, L, S, two_sizes, wait_until
+from tests.patience import await_until
+from tests.processes import WorkerProcess
 from tests.proxy import Proxy
 
 #: Connections that a worker has: for its calls, for its wait, for its heartbeat
@@ -71,7 +74,8 @@ def expect_obedience(field: Field, limit_s: float) -> list[Job[Any]]:
     started_at(field, jobs, limit_s)
     set_paused(field, "normal", paused=True)
     held = field.tasks.nap.enqueue(0.01)
-    time.sleep(0.3)
+    following = field.tasks.nap.using(lane="urgent").enqueue(0.01)
+    started_at(field, [following], limit_s)  # by a claim that looked at the paused lane too
     assert field.starts(held.id) == [], "a paused lane started a job"
     set_paused(field, "normal", paused=False)
     started_at(field, [held], limit_s)
@@ -79,7 +83,7 @@ def expect_obedience(field: Field, limit_s: float) -> list[Job[Any]]:
     started_at(field, [endless], limit_s)
     endless.cancel()
     wait_until(lambda: endless.state() is State.CANCELLED, limit_s, "a cancel that is heard")
-    return [*jobs, held, endless]
+    return [*jobs, held, following, endless]
 
 
 @two_sizes("cycles", ci=(2,), full=(30,))
@@ -378,7 +382,12 @@ async def test_fault_C4_outages_leave_no_connection_behind(
     others = len(clients(field, "laneq"))
 
     async def enqueue(share: int) -> None:
-        ids.extend([(await nap.aenqueue(0)).id for _ in range(share)])
+        for _ in range(share):
+            job = await nap.aenqueue(0)
+            ids.append(job.id)  # at once: cuts go by how many calls are through
+
+    def are_through(enough: int) -> bool:
+        return len(ids) >= enough or producers.done()
 
     await enqueue(1)
     await asyncio.to_thread(nap.enqueue, 0)
@@ -386,12 +395,11 @@ async def test_fault_C4_outages_leave_no_connection_behind(
     assert start - others == proxy.connections == 2
     producers = asyncio.gather(*(enqueue(jobs // coroutines) for _ in range(coroutines)))
     for _ in range(outages):
+        await asyncio.to_thread(proxy.cut)
         # A call is repeated once: each that was under way is through before the next cut.
         enough = len(ids) + coroutines
-        await asyncio.to_thread(proxy.cut)
         await asyncio.to_thread(nap.enqueue, 0)
-        while len(ids) < enough and not producers.done():
-            await asyncio.sleep(0.005)
+        await await_until(partial(are_through, enough), within_s=60)
     await producers
     # Both colours have connected again by then, whichever was last cut off.
     await enqueue(1)

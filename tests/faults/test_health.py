@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from tests.faults.conftest import NewField
-from tests.faults.field import FACTOR, Field, L, WorkerProcess, wait_until
+from tests.faults.field import FACTOR, Field, L, wait_until
+from tests.processes import WorkerProcess
 
 #: A limit short enough for a test, and long enough for a machine that others use too.
 AFTER_S = 3.0

@@ -18,8 +18,9 @@ import pytest
 import redis
 
 from tests.faults.conftest import NewField
-from tests.faults.field import Field, is_alive, wait_until
+from tests.faults.field import Field, wait_until
 from tests.faults.sentinel import Sentinels
+from tests.processes import is_alive
 from tests.tls import TlsEnd, make_certificates
 
 PASSWORD = "p/#%@:+é"

@@ -20,6 +20,7 @@ from laneq.calls import jobs, lanes, workers
 from laneq.calls.workers import Held, WorkerInfo
 from laneq.options import Lane
 from tests.lua.test_races import stage_of, together
+from tests.patience import wait_until
 from tests.stage import SECOND, START_US, Stage, Worker, new
 
 #: Rounds of a race.
@@ -356,8 +357,7 @@ class Sleeper:
 
 def until_blocked(client: redis.Redis, n: int) -> None:
     """Wait until so many clients block."""
-    while int(client.info("clients")["blocked_clients"]) < n:
-        pass
+    wait_until(lambda: int(client.info("clients")["blocked_clients"]) >= n)
 
 
 def test_a_job_enqueued_between_an_empty_claim_and_the_block_wakes_at_once(arena: Arena) -> None:

@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from laneq import Job, State
-from tests.faults.field import FACTOR, Field, L, S, WorkerProcess, is_alive, two_sizes, wait_until
+from tests.faults.field import FACTOR, Field, L, S, two_sizes, wait_until
 from tests.faults.test_stopping import environment_of
+from tests.processes import WorkerProcess, is_alive
 
 #: Bodies that do not end in their 2 s; see `tests.faults.jobs`.
 BODIES = (

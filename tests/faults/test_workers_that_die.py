@@ -12,7 +12,8 @@ import pytest
 
 from laneq import Lane, State
 from tests.faults.conftest import NewField
-from tests.faults.field import FACTOR, Field, L, S, WorkerProcess, two_sizes, wait_until
+from tests.faults.field import FACTOR, Field, L, S, two_sizes, wait_until
+from tests.processes import WorkerProcess
 
 #: Seconds between two strikes of the killer.
 STRIKE_EVERY_S = FACTOR * 0.2
@@ -96,7 +97,7 @@ def test_fault_A2_recovery_takes_a_lease_whatever_the_time_out_of_a_task(field: 
     jobs = [field.tasks.short.enqueue(), field.tasks.long.enqueue()]
     field.until_started(4)
     gate.touch()
-    time.sleep(1)
+    time.sleep(1)  # as the row says
     killed_us = field.now_us()
     first.kill9()
     limit_s = FACTOR * (L + 2 * S)

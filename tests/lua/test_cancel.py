@@ -57,6 +57,25 @@ def test_the_record_is_kept_for_the_time_asked_for(stage):
     assert stage.hash("jobs") == {}
 
 
+@pytest.mark.parametrize("when", ["", "+5"], ids=["waiting", "scheduled"])
+def test_the_record_is_kept_as_long_as_the_job_says(stage, when):
+    stage.put("a", when=when, ttl_us=7 * SECOND)
+    stage.put("b", when=when, ttl_us=0)
+    stage.cancel("a", keep_us=5 * SECOND)
+    stage.cancel("b", keep_us=5 * SECOND)
+    assert stage.places_of("ended") == {"a": stage.now() + 7 * SECOND}
+    assert list(stage.hash("jobs")) == ["a"]
+
+
+def test_a_job_between_two_attempts_is_kept_as_long_as_it_says(stage):
+    stage.put("a", ttl_us=7 * SECOND)
+    worker = stage.worker()
+    worker.take()
+    worker.finish("a", "retried", number=5, body=ERROR)
+    stage.cancel("a", keep_us=5 * SECOND)
+    assert stage.places_of("ended") == {"a": stage.now() + 7 * SECOND}
+
+
 def test_a_running_job_is_asked_to_end_and_its_worker_is_told(stage):
     stage.put("a")
     worker = stage.worker()

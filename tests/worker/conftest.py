@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -114,10 +114,3 @@ async def info(app: LaneQ, job: Job[Any]) -> JobView:
     (view,) = await app.async_driver().call(look(app.keys, [job.id], lanes=lanes.names))
     assert view is not None
     return view
-
-
-async def soon(condition: Callable[[], Any]) -> None:
-    """Wait for what another thread, process or server does and tells nobody about."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)

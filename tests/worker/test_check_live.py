@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +20,7 @@ from laneq.calls import stats
 from laneq.drive import SyncDriver
 from laneq.errors import JobNotFound, LaneqError
 from tests.audit import allowed_in
+from tests.processes import WorkerProcess, start_worker
 
 tasks = importlib.import_module("tests.worker.jobs_under_check")
 pytestmark = pytest.mark.slow
@@ -47,27 +45,23 @@ class Fleet:
     """Workers as processes; any may be killed, and another takes its place."""
 
     def __init__(self, url: str, namespace: str) -> None:
-        self.environment = {**os.environ, "LANEQ_URL": url, "LANEQ_NAMESPACE": namespace}
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.environment = {"LANEQ_URL": url, "LANEQ_NAMESPACE": namespace}
+        self.workers: list[WorkerProcess] = []
 
     def start(self) -> None:
-        command = ["worker", "tests.worker.jobs_under_check:app", "-c", "8", "--grace", "1"]
-        self.processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "laneq", *command],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=self.environment,
+        self.workers.append(
+            start_worker(
+                "tests.worker.jobs_under_check:app",
+                *("-c", "8", "--grace", "1"),
+                environment=self.environment,
             )
         )
 
     def kill(self) -> None:
-        process = self.processes.pop(0)
-        process.kill()
-        process.wait()
+        self.workers.pop(0).end()
 
     def end(self) -> None:
-        while self.processes:
+        while self.workers:
             self.kill()
 
 

@@ -8,13 +8,9 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,60 +18,13 @@ import redis
 
 from laneq import JobFailed, LaneQ, State
 from laneq.calls.lanes import set_lane
+from laneq.worker.process import DOUBLED_S
 from tests.audit import problems_in
+from tests.patience import wait_until
+from tests.processes import WorkerProcess, is_alive, start_worker
 
 tasks = importlib.import_module("tests.worker.jobs_for_children")
 pytestmark = pytest.mark.slow
-
-
-class Process:
-    """A `laneq worker` and what it printed."""
-
-    def __init__(self, popen: subprocess.Popen[str]) -> None:
-        self.popen = popen
-        self.lines: list[str] = []
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            with self._news:
-                self.lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def until(self, word: str, times: int = 1) -> None:
-        """Wait until a word has been printed so many times."""
-        with self._news:
-            assert self._news.wait_for(
-                lambda: sum(word in line for line in self.lines) >= times, 20
-            ), self.text
-
-    def send(self, number: int) -> None:
-        self.popen.send_signal(number)
-
-    def wait(self, timeout: float = 20) -> int:
-        return self.popen.wait(timeout)
-
-    def end(self) -> None:
-        if self.popen.poll() is None:
-            self.popen.kill()
-        self.popen.wait()
-        self._reader.join(10)
-        assert self.popen.stdout is not None
-        self.popen.stdout.close()
-
-
-def soon(condition: Callable[[], Any], seconds: float = 20) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -89,23 +38,19 @@ def app(url: str, namespace: str, raw: redis.Redis) -> Iterator[LaneQ]:
 
 
 @pytest.fixture
-def start(app: LaneQ, url: str, namespace: str) -> Iterator[Callable[..., Process]]:
+def start(app: LaneQ, url: str, namespace: str) -> Iterator[Callable[..., WorkerProcess]]:
     """Start workers; they are killed at the end."""
     with contextlib.ExitStack() as stack:
 
-        def start(*options: str, before: tuple[str, ...] = (), **environment: str) -> Process:
-            popen = subprocess.Popen(
-                [*before, sys.executable, "-m", "laneq", "worker",
-                 "tests.worker.jobs_for_children:app", *options],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env={**os.environ, "LANEQ_URL": url, "LANEQ_NAMESPACE": namespace, **environment},
-                process_group=0,
-            )  # fmt: skip
-            process = Process(popen)
-            stack.callback(process.end)
-            return process
+        def start(*options: str, before: tuple[str, ...] = (), **environment: str) -> WorkerProcess:
+            return stack.enter_context(
+                start_worker(
+                    "tests.worker.jobs_for_children:app",
+                    *options,
+                    environment={"LANEQ_URL": url, "LANEQ_NAMESPACE": namespace, **environment},
+                    before=before,
+                )
+            )
 
         yield start
 
@@ -117,12 +62,12 @@ def starts(path: Path) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in map(str.split, path.read_text().splitlines())]
 
 
-Start = Callable[..., Process]
+Start = Callable[..., WorkerProcess]
 
 
 def test_a_worker_says_what_it_is_and_that_it_is_ready(app: LaneQ, start: Start) -> None:
     worker = start("-c", "3", "--reserve", "urgent=2", "--name", "left")
-    worker.until("is ready")
+    worker.until_ready()
     for word in ("left", "critical, urgent, normal, batch", "3, reserved: urgent=2", "children.add",
                  f"namespace {app.namespace}"):  # fmt: skip
         assert word in worker.text
@@ -138,7 +83,7 @@ def test_the_password_of_redis_is_never_shown(
     encoded = "p%2F%23%25%40%C3%A9"
     try:
         worker = start(LANEQ_URL=f"unix://someone:{encoded}@{path}?db=0")
-        worker.until("is ready")
+        worker.until_ready()
     finally:
         raw.acl_deluser("someone")
     assert "someone:***@" in worker.text
@@ -155,10 +100,10 @@ def test_fault_J2_a_running_job_may_end_within_the_grace(
     if loop == "asyncio":
         (tmp_path / "uvloop.py").write_text("raise ImportError")
         environment["PYTHONPATH"] = str(tmp_path)
-    worker = start("--grace", "20", **environment)
-    worker.until("is ready")
+    worker = start("--grace", "60", **environment)
+    worker.until_ready()
     job = tasks.asleep.enqueue(str(tmp_path / "starts"), 1)
-    soon(lambda: starts(tmp_path / "starts"))
+    wait_until(lambda: starts(tmp_path / "starts"))
     worker.send(number)
     worker.send(number)  # a doubled signal, as from a terminal, is one
     worker.until("no further jobs")
@@ -174,36 +119,35 @@ def test_fault_J2_what_does_not_end_in_the_grace_is_handed_back_and_runs_elsewhe
 ) -> None:
     path = tmp_path / "starts"
     worker = start("--grace", "0.3")
-    worker.until("is ready")
+    worker.until_ready()
     job = getattr(tasks, kind).enqueue(str(path), 60)
-    soon(path.exists)
+    wait_until(path.exists)
     other = start()
-    other.until("is ready")
+    other.until_ready()
     path.unlink()
     began = time.monotonic()
-    worker.send(signal.SIGTERM)
+    worker.term()
     assert worker.wait() == 0
     assert time.monotonic() - began < 4
-    soon(path.exists, seconds=3)
+    wait_until(path.exists, within_s=3)
     assert job.info().attempt == 1
     children = psutil.Process(other.popen.pid).children(recursive=True)
     other.send(signal.SIGKILL)
     other.wait()
-    soon(lambda: not any(c.is_running() and c.status() != "zombie" for c in children))
+    wait_until(lambda: not any(map(is_alive, children)))
     job.cancel()
 
 
 def test_a_second_signal_hands_back_at_once(app: LaneQ, start: Start, tmp_path: Path) -> None:
     worker = start("--grace", "60")
-    worker.until("is ready")
+    worker.until_ready()
     job = tasks.asleep.enqueue(str(tmp_path / "starts"), 60)
-    soon(lambda: starts(tmp_path / "starts"))
-    worker.send(signal.SIGTERM)
-    time.sleep(1.1)
-    worker.send(signal.SIGTERM)
+    wait_until(lambda: starts(tmp_path / "starts"))
     began = time.monotonic()
+    worker.term()
+    worker.hurry()
     assert worker.wait() == 0
-    assert time.monotonic() - began < 3
+    assert DOUBLED_S < time.monotonic() - began < DOUBLED_S + 3
     assert job.state() is State.WAITING
 
 
@@ -211,9 +155,9 @@ def test_fault_J2_an_idle_worker_stops_within_a_second(app: LaneQ, start: Start)
     took_s = []
     for _ in range(3):  # a loaded machine may be slow once
         worker = start()
-        worker.until("is ready")
+        worker.until_ready()
         began = time.monotonic()
-        worker.send(signal.SIGTERM)
+        worker.term()
         assert worker.wait() == 0
         took_s.append(time.monotonic() - began)
         if took_s[-1] < 1:
@@ -227,11 +171,11 @@ def test_fault_J2_an_idle_worker_stops_within_a_second(app: LaneQ, start: Start)
 def test_fault_J2_a_worker_that_is_pid_1_stops_as_any_other(
     app: LaneQ, start: Start, tmp_path: Path
 ) -> None:
-    worker = start("--grace", "20", before=("unshare", "--pid", "--fork", "--kill-child"))
-    worker.until("is ready")
+    worker = start("--grace", "60", before=("unshare", "--pid", "--fork", "--kill-child"))
+    worker.until_ready()
     assert "(pid 1," in worker.text
     job = tasks.asleep.enqueue(str(tmp_path / "starts"), 1)
-    soon(lambda: starts(tmp_path / "starts"))
+    wait_until(lambda: starts(tmp_path / "starts"))
     (inner,) = psutil.Process(worker.popen.pid).children()
     inner.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
@@ -245,14 +189,14 @@ def test_a_worker_that_is_killed_has_its_jobs_run_again_elsewhere(
     app.sync_driver.call(app.publish_call())
     app.sync_driver.call(set_lane(app.keys, "normal", {"lease_us": 2_000_000}))
     worker = start()
-    worker.until("is ready")
+    worker.until_ready()
     job = tasks.asleep.enqueue(str(path), 5)
-    soon(lambda: len(starts(path)) == 1)
+    wait_until(lambda: len(starts(path)) == 1)
     other = start()
-    other.until("is ready")
+    other.until_ready()
     began = time.monotonic()
     worker.send(signal.SIGKILL)
-    soon(lambda: len(starts(path)) == 2, seconds=10)
+    wait_until(lambda: len(starts(path)) == 2, within_s=10)
     assert time.monotonic() - began < 2 + 1 + 1
     assert [attempt for _, attempt in starts(path)] == [1, 2]
     assert job.result(10) == "slept"
@@ -288,11 +232,11 @@ def test_a_burst_of_several_processes_ends_too(app: LaneQ, start: Start) -> None
 
 
 def test_a_supervisor_drains_its_workers(app: LaneQ, start: Start, tmp_path: Path) -> None:
-    supervisor = start("--processes", "2", "-c", "1", "--grace", "20")
+    supervisor = start("--processes", "2", "-c", "1", "--grace", "60")
     supervisor.until("is ready", times=2)
     path = tmp_path / "starts"
     jobs = [tasks.asleep.enqueue(str(path), 1) for _ in range(2)]
-    soon(lambda: len(starts(path)) == 2)
+    wait_until(lambda: len(starts(path)) == 2)
     assert len({pid for pid, _ in starts(path)}) == 2
     os.killpg(supervisor.popen.pid, signal.SIGINT)
     assert supervisor.wait() == 0
@@ -326,7 +270,7 @@ def test_the_workers_of_a_supervisor_that_is_killed_stop(app: LaneQ, start: Star
     supervisor.send(signal.SIGKILL)
     supervisor.wait()
     psutil.wait_procs(workers, timeout=10)
-    assert not any(worker.is_running() and worker.status() != "zombie" for worker in workers)
+    assert not any(map(is_alive, workers))
 
 
 def test_a_supervisor_ends_when_its_workers_cannot_work_at_all(app: LaneQ, start: Start) -> None:
@@ -342,7 +286,7 @@ def test_systemd_is_told(app: LaneQ, start: Start, tmp_path: Path, processes: st
         sock.settimeout(20)
         worker = start("--processes", processes, NOTIFY_SOCKET=str(tmp_path / "notify"))
         assert sock.recv(100) == b"READY=1"
-        worker.send(signal.SIGTERM)
+        worker.term()
         assert sock.recv(100) == b"STOPPING=1"
         assert worker.wait() == 0
 
@@ -350,10 +294,10 @@ def test_systemd_is_told(app: LaneQ, start: Start, tmp_path: Path, processes: st
 def test_a_doubled_signal_to_the_group_leaves_children_to_their_worker(
     app: LaneQ, start: Start, tmp_path: Path
 ) -> None:
-    worker = start("--grace", "20")
-    worker.until("is ready")
+    worker = start("--grace", "60")
+    worker.until_ready()
     job = tasks.long.enqueue(str(tmp_path / "pids"), 1)
-    soon((tmp_path / "pids").exists)
+    wait_until((tmp_path / "pids").exists)
     os.killpg(worker.popen.pid, signal.SIGINT)
     assert worker.wait() == 0
     assert job.result(0) == "slept"

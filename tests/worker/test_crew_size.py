@@ -17,6 +17,7 @@ import pytest
 from laneq.options import WorkerOptions
 from laneq.worker import supervisor
 from laneq.worker.supervisor import _Crew
+from tests.patience import await_until
 
 pytestmark = pytest.mark.slow
 
@@ -58,9 +59,9 @@ class Plant:
         return sorted(path.name for path in self.folder.glob("child-*"))
 
     async def until(self, children: int) -> None:
-        async with asyncio.timeout(20):
-            while len(self.children) != children or self.crew.size != children:
-                await asyncio.sleep(0.01)
+        await await_until(
+            lambda: len(self.children) == self.crew.size == children, 20, f"{children} workers"
+        )
 
 
 @pytest.fixture
@@ -130,8 +131,6 @@ async def test_a_worker_that_crashes_is_started_again_and_the_crew_keeps_its_siz
     victim = plant.folder / before[0]
     os.kill(int(victim.name.removeprefix("child-")), signal.SIGKILL)
     victim.unlink()
-    async with asyncio.timeout(20):
-        while len(plant.children) != 2:
-            await asyncio.sleep(0.01)
+    await await_until(lambda: len(plant.children) == 2, within_s=20)
     assert plant.children != before
     assert plant.crew.size == 2

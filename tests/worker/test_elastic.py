@@ -13,7 +13,8 @@ from laneq.calls.lanes import set_lane
 from laneq.calls.workers import list_workers
 from laneq.model import WorkerView
 from laneq.worker import Worker
-from tests.worker.conftest import Crew, Gate, ThreadGate, soon
+from tests.patience import await_until
+from tests.worker.conftest import Crew, Gate, ThreadGate
 
 
 @pytest.fixture
@@ -46,10 +47,12 @@ async def test_a_worker_grows_for_a_lane_that_would_miss_its_objective_and_says_
     assert worker.slots.total == 4
     (step, *_) = [line for line in caplog.messages if line.startswith("slots 1 →")]
     assert "(1 to 4): lane urgent: its first of 3 waiting has waited" in step
+
     # The list shows it at once, not with the next heartbeat.
-    async with asyncio.timeout(2):
-        while (await listed(app))[0].slots < 4:
-            await asyncio.sleep(0.01)
+    async def has_four() -> bool:
+        return (await listed(app))[0].slots == 4
+
+    await await_until(has_four, within_s=2)
     (view,) = await listed(app)
     assert view.pool is not None
     assert (view.pool.min, view.pool.max, view.pool.lanes) == (1, 4, ("urgent", "batch"))
@@ -74,7 +77,7 @@ async def test_a_backlog_without_an_objective_makes_nobody_grow(crew: Crew, app:
     assert looks >= 3
     assert worker.slots.total == 1
     await app.async_driver().call(set_lane(app.keys, "batch", {"slo_us": 200_000}))
-    await soon(lambda: worker.slots.total > 1)
+    await await_until(lambda: worker.slots.total > 1)
     gate.let_go.set()
 
 
@@ -115,14 +118,14 @@ async def test_jobs_that_their_lanes_own_limit_holds_back_make_nobody_grow(crew:
     await count_looks(worker, 3)
     assert worker.slots.total == 2
     await app.async_driver().call(set_lane(app.keys, "urgent", {"max_running": None}))
-    await soon(lambda: worker.slots.total > 2)
+    await await_until(lambda: worker.slots.total > 2)
     gate.let_go.set()
 
 
 async def test_a_worker_grows_to_what_the_fleets_reserves_need(crew: Crew) -> None:
     lanes = [Lane("urgent", priority=1000, reserve=3), Lane("batch", priority=10, slo=60)]
     worker = await crew.start(crew.app(lanes=lanes), slots=1, max_slots=8)
-    await soon(lambda: worker.slots.total == 4)
+    await await_until(lambda: worker.slots.total == 4)
 
 
 async def test_slots_that_are_given_up_end_with_their_jobs(crew: Crew, app: LaneQ) -> None:
@@ -143,7 +146,7 @@ async def test_slots_that_are_given_up_end_with_their_jobs(crew: Crew, app: Lane
     assert (worker.slots.free, worker.slots.running) == (-2, 4)
     gates[0].let_go.set()
     gates[1].let_go.set()
-    await soon(lambda: worker.slots.running == 2)
+    await await_until(lambda: worker.slots.running == 2)
     assert not gates[4].begun.is_set()
     gates[2].let_go.set()
     async with asyncio.timeout(10):
@@ -228,8 +231,8 @@ async def test_two_workers_share_what_is_missing(crew: Crew, app: LaneQ) -> None
     crowd = [await crew.start(app, slots=2, max_slots=50) for _ in range(2)]
     for _ in range(16):
         await t.aenqueue()
-    await soon(lambda: all(worker.slots.total > 2 for worker in crowd))
-    await soon(lambda: sum(worker.slots.running for worker in crowd) == 16)
+    await await_until(lambda: all(worker.slots.total > 2 for worker in crowd))
+    await await_until(lambda: sum(worker.slots.running for worker in crowd) == 16)
     # Alone, each would have doubled what the fleet has, and doubled it again.
     assert max(worker.slots.total for worker in crowd) <= 12
     gate.let_go.set()

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -19,6 +15,8 @@ import pytest
 from laneq import Lane, LaneQ
 from laneq.calls.workers import list_workers
 from laneq.model import WorkerView
+from tests.patience import await_until
+from tests.processes import WorkerProcess, start_worker
 
 _APP = """
 import asyncio, os, time
@@ -42,7 +40,7 @@ class Field:
 
     app: LaneQ
     waits_file: Path
-    lines_file: Path
+    process: WorkerProcess
 
     async def load(self, per_s: float, seconds: float) -> tuple[float, float]:
         """Enqueue evenly; return when that began and ended, by the wall clock."""
@@ -71,38 +69,32 @@ class Field:
     async def until_slots(self, slots: int, within_s: float) -> float:
         """Wait until the worker has so many slots; return how long that took."""
         began = time.monotonic()
-        async with asyncio.timeout(within_s):
-            while (await self.worker()).slots != slots:
-                await asyncio.sleep(0.1)
+
+        async def has_them() -> bool:
+            return (await self.worker()).slots == slots
+
+        await await_until(has_them, within_s, f"{slots} slots")
         return time.monotonic() - began
 
     def steps(self) -> list[str]:
-        return [line for line in self.lines_file.read_text().splitlines() if " → " in line]
+        return [line for line in self.process.lines if " → " in line]
 
 
 @contextlib.contextmanager
-def process(
-    tmp_path: Path, url: str, namespace: str, *options: str
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def process(tmp_path: Path, url: str, namespace: str, *options: str) -> Iterator[WorkerProcess]:
+    """Run a worker, which must end in order."""
     (tmp_path / "app.py").write_text(_APP)
-    lines = tmp_path / "lines"
     environment = {
-        **os.environ,
         "LANEQ_URL": url,
         "LANEQ_NAMESPACE": namespace,
         "WAITS": str(tmp_path / "waits"),
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    with lines.open("wb") as out:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "laneq", "worker", "app:app", *options],
-            cwd=tmp_path, env=environment, stdout=out, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            yield popen, lines
-        finally:
-            popen.send_signal(signal.SIGTERM)
-            assert popen.wait(60) == 0, lines.read_text()
+    with start_worker("app:app", *options, environment=environment, folder=tmp_path) as worker:
+        worker.until_ready()
+        yield worker
+        worker.term()
+        assert worker.wait(60) == 0, worker.text
 
 
 @contextlib.asynccontextmanager
@@ -110,12 +102,9 @@ async def field(tmp_path: Path, url: str, namespace: str, *options: str) -> Asyn
     waits = tmp_path / "waits"
     waits.touch()
     lanes = [Lane("urgent", priority=1000, slo=0.5, lease=2), Lane("batch", priority=10)]
-    with process(tmp_path, url, namespace, *options) as (popen, lines):
+    with process(tmp_path, url, namespace, *options) as worker:
         async with LaneQ(url, namespace=namespace, lanes=lanes) as app, asyncio.timeout(600):
-            while " is ready" not in lines.read_text():
-                assert popen.poll() is None, lines.read_text()
-                await asyncio.sleep(0.05)
-            yield Field(app, waits, lines)
+            yield Field(app, waits, worker)
 
 
 @pytest.mark.slow
@@ -177,9 +166,11 @@ async def test_processes_follow_too_where_one_has_not_enough_slots(
         step_at, _ = await plant.load(80, 60)
         crowd = await plant.workers()
         ended_at = time.monotonic()
-        async with asyncio.timeout(125):
-            while [view.slots for view in await plant.workers()] != [1]:
-                await asyncio.sleep(0.1)
+
+        async def is_back() -> bool:
+            return [view.slots for view in await plant.workers()] == [1]
+
+        await await_until(is_back, 125, "one worker with one slot")
         back_s = time.monotonic() - ended_at
         late = [began + wait - step_at for began, wait in plant.waits() if wait > 0.5]
         figures = {
@@ -202,9 +193,7 @@ async def test_two_workers_of_a_fleet_do_not_both_grow_for_the_same_backlog(
     (tmp_path / "other").mkdir()
     both = ("--min", "1", "--max", "40")
     async with field(tmp_path, url, namespace, *both) as plant:
-        with process(tmp_path / "other", url, namespace, *both) as (_, lines):
-            while " is ready" not in lines.read_text():
-                await asyncio.sleep(0.05)
+        with process(tmp_path / "other", url, namespace, *both):
             await plant.load(10, 15)
             await plant.load(100, 30)
             slots = [view.slots for view in await plant.workers()]

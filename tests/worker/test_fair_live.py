@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +15,9 @@ import pytest
 
 from laneq import Lane, LaneQ
 from laneq.bench.figures import percentile
-from laneq.bench.stamps import VARIABLE, Book
+from laneq.bench.stamps import VARIABLE, Book, Stamp
+from tests.patience import await_until
+from tests.processes import start_worker
 
 _APP = """
 import asyncio, json, os, time
@@ -41,42 +39,42 @@ async def t(tenant, submitted_ns, seconds):
 @contextlib.contextmanager
 def workers(
     tmp_path: Path, url: str, namespace: str, weights: str, *, n: int, slots: int
-) -> Iterator[list[Path]]:
-    """Run worker processes; yield the files that hold what they say."""
+) -> Iterator[None]:
+    """Run worker processes, which must end in order."""
     (tmp_path / "app.py").write_text(_APP)
     environment = {
-        **os.environ,
         "LANEQ_URL": url,
         "LANEQ_NAMESPACE": namespace,
         "WEIGHTS": weights,
         VARIABLE: str(tmp_path / "stamps"),
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    said = [tmp_path / f"worker-{i}" for i in range(n)]
     with contextlib.ExitStack() as stack:
         running = [
-            subprocess.Popen(
-                [sys.executable, "-m", "laneq", "worker", "app:app", "-c", str(slots)],
-                cwd=tmp_path,
-                env=environment,
-                stdout=stack.enter_context(path.open("wb")),
-                stderr=subprocess.STDOUT,
+            stack.enter_context(
+                start_worker("app:app", "-c", str(slots), environment=environment, folder=tmp_path)
             )
-            for path in said
+            for _ in range(n)
         ]
-        try:
-            yield said
-        finally:
-            for process in running:
-                process.send_signal(signal.SIGTERM)
-            codes = [process.wait(60) for process in running]
-            assert codes == [0] * n, [path.read_text() for path in said]
+        for worker in running:
+            worker.until_ready()
+        yield
+        for worker in running:
+            worker.term()
+        codes = [worker.wait(60) for worker in running]
+        assert codes == [0] * n, [worker.text for worker in running]
 
 
-async def until_ready(said: list[Path]) -> None:
-    async with asyncio.timeout(60):
-        while not all(" is ready" in path.read_text() for path in said):
-            await asyncio.sleep(0.05)
+async def until_started(book: Book, tenants: set[str], n: int, within_s: float) -> list[Stamp]:
+    """Return all stamps, as soon as so many are of jobs of these tenants."""
+    stamps: list[Stamp] = []
+
+    def are_enough() -> bool:
+        stamps.extend(book.read_new())
+        return sum(one.kind in tenants for one in stamps) >= n
+
+    await await_until(are_enough, within_s, f"{n} starts")
+    return stamps
 
 
 def producer(url: str, namespace: str, weights: Mapping[str, float] | None = None) -> LaneQ:
@@ -115,17 +113,12 @@ async def test_a_tenant_with_thousands_of_jobs_delays_anothers_by_two_at_most(
         await app.aenqueue_many(
             [task.using(fair_key="a").call("a", 0, flood.run_s) for _ in range(flood.waiting)]
         )
-        with workers(tmp_path, url, namespace, "{}", n=1, slots=flood.slots) as said:
-            await until_ready(said)
+        with workers(tmp_path, url, namespace, "{}", n=1, slots=flood.slots):
             began_s = time.monotonic()
             for i in range(flood.newcomers):
                 await asyncio.sleep(max(0.0, began_s + i * flood.every_s - time.monotonic()))
                 await task.using(fair_key="b").aenqueue("b", time.monotonic_ns(), flood.run_s)
-            book, stamps = Book(tmp_path / "stamps"), []
-            async with asyncio.timeout(60):
-                while sum(one.kind == "b" for one in stamps) < flood.newcomers:
-                    stamps += book.read_new()
-                    await asyncio.sleep(0.05)
+            stamps = await until_started(Book(tmp_path / "stamps"), {"b"}, flood.newcomers, 60)
             took_s = time.monotonic() - began_s
     waits_s = [(one.second - one.first) / 1e9 for one in stamps if one.kind == "b"]
     of_a = len(stamps) - len(waits_s)
@@ -159,13 +152,8 @@ async def test_shares_of_what_real_workers_start_follow_the_weights(
                 [task.using(fair_key=tenant).call(tenant, 0, 0) for _ in range(jobs)]
             )
         text = '{"a": 4.0, "b": 1.0, "c": 0.5}'
-        with workers(tmp_path, url, namespace, text, n=2, slots=4) as said:
-            await until_ready(said)
-            book, stamps = Book(tmp_path / "stamps"), []
-            async with asyncio.timeout(50):
-                while len(stamps) < n:
-                    stamps += book.read_new()
-                    await asyncio.sleep(0.05)
+        with workers(tmp_path, url, namespace, text, n=2, slots=4):
+            stamps = await until_started(Book(tmp_path / "stamps"), set(weights), n, 50)
     stamps.sort(key=lambda one: one.second)
     started = Counter(one.kind for one in itertools.islice(stamps, n))
     print(started)  # noqa: T201

@@ -10,7 +10,8 @@ import redis
 from laneq import LaneQ, Retry
 from laneq.calls.lanes import set_lane
 from laneq.worker import letters
-from tests.worker.conftest import Crew, soon
+from tests.patience import await_until
+from tests.worker.conftest import Crew
 
 TOLD = "the oldest are dropped"
 
@@ -37,7 +38,7 @@ async def test_letters_that_are_dropped_after_deaths_of_its_own_are_told_once(
         await worker.until_idle()
         if n == 1:
             assert TOLD not in caplog.text, "none was dropped so far"
-    await soon(lambda: TOLD in caplog.text)
+    await await_until(lambda: TOLD in caplog.text)
     assert "lane normal keeps 2 dead letters" in caplog.text
     await dies.aenqueue()
     await worker.until_idle()
@@ -59,7 +60,7 @@ async def test_letters_that_are_dropped_elsewhere_are_told_when_their_number_has
     raw.hincrby(counts, "dropped", 7)
     worker = await crew.start(app)
     asked = worker.claims.claims
-    await soon(lambda: worker.claims.claims > asked)
+    await await_until(lambda: worker.claims.claims > asked)
     assert TOLD not in caplog.text, "old news"
-    await soon(lambda: raw.hincrby(counts, "dropped", 1) and TOLD in caplog.text)
+    await await_until(lambda: raw.hincrby(counts, "dropped", 1) and TOLD in caplog.text)
     assert "lane batch keeps 0 dead letters" in caplog.text

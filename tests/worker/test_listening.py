@@ -12,7 +12,8 @@ import redis
 
 from laneq import Lane, LaneQ
 from laneq.calls.lanes import set_lane
-from tests.worker.conftest import Crew, Gate, soon
+from tests.patience import await_until
+from tests.worker.conftest import Crew, Gate
 
 
 def listening(worker: Any) -> set[str]:
@@ -25,7 +26,7 @@ async def test_an_idle_worker_starts_a_job_at_once_without_polling(crew: Crew, a
         """Do nothing."""
 
     worker = await crew.start(app, poll=60)
-    await soon(lambda: listening(worker))
+    await await_until(lambda: listening(worker))
     began = time.monotonic()
     for _ in range(20):
         await (await t.aenqueue()).aresult(10)
@@ -34,10 +35,10 @@ async def test_an_idle_worker_starts_a_job_at_once_without_polling(crew: Crew, a
 
 async def test_an_idle_worker_asks_redis_little(crew: Crew, app: LaneQ, raw: redis.Redis) -> None:
     worker = await crew.start(app, poll=0.2)
-    await soon(lambda: listening(worker))
+    await await_until(lambda: listening(worker))
     before = worker.claims.claims
     began = time.monotonic()
-    await soon(lambda: worker.claims.claims >= before + 5)
+    await await_until(lambda: worker.claims.claims >= before + 5)
     assert time.monotonic() - began >= 5 * 0.2 * 0.7
 
 
@@ -49,13 +50,13 @@ async def test_a_busy_worker_does_not_listen_and_listens_again(
         await gate.hold()
 
     worker = await crew.start(app, slots=1, poll=60)
-    await soon(lambda: listening(worker) == {"critical", "urgent", "normal", "batch"})
+    await await_until(lambda: listening(worker) == {"critical", "urgent", "normal", "batch"})
     await t.aenqueue()
     await gate.begun.wait()
     assert listening(worker) == set()
-    await soon(lambda: worker.claims._pop is None)
+    await await_until(lambda: worker.claims._pop is None)
     gate.let_go.set()
-    await soon(lambda: len(listening(worker)) == 4)
+    await await_until(lambda: len(listening(worker)) == 4)
 
 
 async def test_a_job_goes_to_a_worker_that_can_use_it_not_to_one_that_is_full(
@@ -70,11 +71,11 @@ async def test_a_job_goes_to_a_worker_that_can_use_it_not_to_one_that_is_full(
         """Do nothing."""
 
     full = await crew.start(app, slots=1, poll=60)
-    await soon(lambda: listening(full))
+    await await_until(lambda: listening(full))
     await holds.aenqueue()
     await gate.begun.wait()
     other = await crew.start(app, slots=1, poll=60)
-    await soon(lambda: listening(other))
+    await await_until(lambda: listening(other))
     began = time.monotonic()
     for _ in range(10):
         await (await t.aenqueue()).aresult(10)
@@ -95,11 +96,11 @@ async def test_only_lanes_that_the_free_slots_may_take_are_listened_for(crew: Cr
         """Do nothing."""
 
     worker = await crew.start(app, slots=2, poll=60, reserve={"urgent": 1})
-    await soon(lambda: listening(worker) == {"urgent", "batch"})
+    await await_until(lambda: listening(worker) == {"urgent", "batch"})
     await t.aenqueue(0)
     second = await t.aenqueue(1)
     await gates[0].begun.wait()
-    await soon(lambda: listening(worker) == {"urgent"})
+    await await_until(lambda: listening(worker) == {"urgent"})
     began = time.monotonic()
     await (await u.aenqueue()).aresult(10)
     assert not gates[1].begun.is_set()
@@ -107,7 +108,7 @@ async def test_only_lanes_that_the_free_slots_may_take_are_listened_for(crew: Cr
     await gates[1].begun.wait()
     gates[1].let_go.set()
     await second.aresult(10)
-    await soon(lambda: listening(worker) == {"urgent", "batch"})
+    await await_until(lambda: listening(worker) == {"urgent", "batch"})
     assert time.monotonic() - began < 5
 
 
@@ -140,7 +141,7 @@ async def test_fault_E4_a_paused_lane_starts_nothing_and_a_resumed_one_soon(
 
     workers = [await crew.start(app) for _ in range(2)]
     for each in workers:
-        await soon(partial(listening, each))
+        await await_until(partial(listening, each))
     driver = app.async_driver()
     for round_ in range(5):
         await driver.call(set_lane(app.keys, "normal", {"paused": True}))
@@ -160,7 +161,7 @@ async def test_a_delayed_job_starts_when_it_is_due(crew: Crew, app: LaneQ) -> No
         return time.monotonic()
 
     worker = await crew.start(app, poll=60)
-    await soon(lambda: listening(worker))
+    await await_until(lambda: listening(worker))
     began = time.monotonic()
     ended = await (await t.using(delay=0.5).aenqueue()).aresult(10)
     assert 0.49 <= ended - began < 10  # and not at the poll, a minute later

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,9 @@ from laneq import Lane, LaneQ, RedisRefused, State
 from laneq.drive import AsyncDriver
 from laneq.worker import Worker, WorkerOptions
 from laneq.worker import worker as worker_module
+from tests.patience import await_until
 from tests.proxy import Proxy
-from tests.worker.conftest import Crew, Gate, soon
+from tests.worker.conftest import Crew, Gate
 
 
 @pytest.fixture
@@ -25,8 +27,8 @@ def through(crew: Crew, proxy: Proxy) -> LaneQ:
     return crew.app(proxy.url)
 
 
-async def happened(event: object) -> None:
-    await soon(event.is_set)  # type: ignore[attr-defined]
+async def happened(event: threading.Event | asyncio.Event) -> None:
+    await await_until(event.is_set)
 
 
 @pytest.mark.parametrize("how", ["cut_before_next_reply", "swallow_next_reply"])
@@ -43,7 +45,7 @@ async def test_a_claim_whose_reply_is_lost_gives_its_jobs_once(
 
     worker = await crew.start(through, slots=4)
     await worker.until_idle()
-    lose: Callable[[str], object] = getattr(proxy, how)
+    lose: Callable[[str], threading.Event] = getattr(proxy, how)
     for n in range(3):
         lost = lose("EVALSHA")
         job = await app.ref("t").aenqueue(n)
@@ -65,7 +67,7 @@ async def test_outcomes_reported_into_a_broken_connection_count_once(
     worker = await crew.start(through, poll=60)
     job = await app.ref("t").aenqueue()
     await gate.begun.wait()
-    await soon(lambda: worker.claims._waiter is not None)
+    await await_until(lambda: worker.claims._waiter is not None)
     lost = proxy.cut_before_next_reply("EVALSHA")
     gate.let_go.set()
     await happened(lost)
@@ -91,12 +93,12 @@ async def test_jobs_go_on_while_redis_is_away_and_their_outcomes_arrive(
     await worker.until_running(4)
     proxy.refuse()
     gate.let_go.set()
-    await soon(lambda: len(worker.claims.unreported()) == 4)
-    await soon(lambda: "Redis is away" in caplog.text)
-    await asyncio.sleep(1.5)
+    await await_until(lambda: len(worker.claims.unreported()) == 4)
+    await await_until(lambda: "Redis is away" in caplog.text)
+    await await_until(lambda: proxy.refused >= 15, within_s=20)
     proxy.restore()
     assert [await job.aresult(10) for job in jobs] == [0, 1, 2, 3]
-    await soon(lambda: "Redis answers again" in caplog.text)
+    await await_until(lambda: "Redis answers again" in caplog.text)
     assert caplog.text.count("Redis is away") <= 2
 
 
@@ -121,7 +123,7 @@ async def test_fault_C1_a_worker_hears_everything_again_after_each_disconnect(
     gate.begun.clear()
     job = await app.ref("holds").aenqueue()
     await gate.begun.wait()
-    await soon(lambda: worker._driver._wire is not None)
+    await await_until(lambda: worker._driver._wire is not None)
     await job.acancel()
     async with asyncio.timeout(5):
         await gate.cancelled.wait()
@@ -141,9 +143,7 @@ async def test_fault_C2_a_silent_network_is_noticed_and_healed_from(
     worker = await crew.start(through)
     await worker.until_idle()
     proxy.blackhole()
-    async with asyncio.timeout(10):
-        while "connection stale" not in caplog.text:
-            await asyncio.sleep(0.02)
+    await await_until(lambda: "connection stale" in caplog.text)
     proxy.restore()
     job = await app.ref("t").aenqueue()
     assert await job.aresult(8) == "done"
@@ -155,9 +155,11 @@ async def test_fault_C4_a_worker_that_cannot_reach_redis_is_quiet_and_idle(
 ) -> None:
     await crew.start(through)
     proxy.refuse()
-    before = time.process_time()
-    await asyncio.sleep(4)
-    assert time.process_time() - before < 1
+    began, cpu_before = time.monotonic(), time.process_time()
+    await await_until(lambda: proxy.refused >= 20, within_s=20)
+    took_s = time.monotonic() - began
+    assert took_s > 1  # at least, by the pauses between tries; without them it is a moment
+    assert time.process_time() - cpu_before < took_s / 4
     assert len(caplog.records) <= 12
     proxy.restore()
 
@@ -172,7 +174,7 @@ async def test_a_worker_that_starts_while_redis_is_away_waits_and_says_so(
     proxy.refuse()
     worker = Worker(through, WorkerOptions(concurrency=1))
     starting = asyncio.ensure_future(worker.start())
-    await soon(lambda: "waiting for Redis" in caplog.text)
+    await await_until(lambda: "waiting for Redis" in caplog.text)
     assert not worker.ready.is_set()
     proxy.restore()
     await starting
@@ -209,7 +211,7 @@ async def test_an_outage_at_any_step_of_its_start_is_no_reason_for_a_worker_to_e
     monkeypatch.setattr(home, step, cut_off)
     worker = Worker(through, WorkerOptions(concurrency=1))
     starting = asyncio.ensure_future(worker.start())
-    await soon(lambda: "waiting for Redis" in caplog.text or starting.done())
+    await await_until(lambda: "waiting for Redis" in caplog.text or starting.done())
     assert has_begun
     assert not starting.done()
     proxy.restore()
@@ -341,12 +343,12 @@ async def test_a_worker_publishes_a_flushed_namespace_again_and_goes_on(
     await gate.begun.wait()
     flush(raw, app)
     claims = worker.claims.claims
-    await soon(lambda: raw.hgetall(app.keys.lanes))
+    await await_until(lambda: raw.hgetall(app.keys.lanes))
     await happened(gate.cancelled)
     await worker.until_idle()
     beats = worker.beats
     assert await (await quick.aenqueue(1)).aresult(10) == 1
-    await soon(lambda: worker.beats > beats)
+    await await_until(lambda: worker.beats > beats)
     assert worker.claims.claims < claims + 50
     assert not worker.has_failed
 
@@ -370,9 +372,9 @@ async def test_an_outcome_of_a_lane_that_was_flushed_away_is_discarded(
     worker = await crew.start(app, slots=2)
     await gate.begun.wait()
     flush(raw, app)
-    await soon(lambda: raw.hgetall(app.keys.lanes))
+    await await_until(lambda: raw.hgetall(app.keys.lanes))
     gate.let_go.set()
-    await soon(lambda: f"job {first.id}" in caplog.text)
+    await await_until(lambda: f"job {first.id}" in caplog.text)
     assert await (await t.aenqueue()).aresult(10) == "done"
     assert not worker.has_failed
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from laneq import JobFailed, LaneQ, Retry, State, current_job
+from tests.patience import await_until
 from tests.worker.conftest import Crew, Gate, ThreadGate, info
 
 AGAIN = Retry(3, base=0.001, jitter=False)
@@ -62,8 +63,8 @@ async def test_a_value_that_was_not_kept_still_reaches_who_waits(crew: Crew, app
     job = await brief.aenqueue()
     await gate.begun.wait()
     waiting = asyncio.ensure_future(job.aresult(5))
-    while not await app.async_driver().command("ZSCORE", app.keys.watchers, job.id):
-        await asyncio.sleep(0)
+    driver = app.async_driver()
+    await await_until(lambda: driver.command("ZSCORE", app.keys.watchers, job.id))
     gate.let_go.set()
     assert await waiting == 7
     assert await job.astate() is None
@@ -347,9 +348,11 @@ async def test_progress_is_seen_while_the_job_runs(
         {"done": 100, "total": 100, "note": "done"},
         {"done": 1, "total": None, "note": "begun"},
     ]
-    async with asyncio.timeout(10):
-        while [(await info(app, job)).progress for job in jobs] != wanted:
-            await asyncio.sleep(0.005)
+
+    async def is_shown() -> bool:
+        return [(await info(app, job)).progress for job in jobs] == wanted
+
+    await await_until(is_shown)
     gate.let_go.set()
 
 

@@ -17,6 +17,7 @@ import pytest
 from laneq.errors import ConfigError, OptionError
 from laneq.worker import ProbeOptions
 from laneq.worker.probe import Probe, Touched
+from tests.patience import wait_until
 
 
 class Patient:
@@ -50,13 +51,6 @@ def ask(port: int | None, method: str = "GET", host: str = "127.0.0.1") -> tuple
         return answer.status, answer.read()
     finally:
         connection.close()
-
-
-def until(condition: Any) -> None:
-    give_up_at = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.005)
 
 
 def test_the_port_answers_200_while_well_and_503_with_the_reasons_else(patient: Patient) -> None:
@@ -97,9 +91,9 @@ def test_the_file_is_touched_while_well_and_only_then(patient: Patient, tmp_path
     patient.probe(file=str(path), after=0.5)
     assert not path.exists()
     patient.problems = []
-    until(path.exists)
+    wait_until(path.exists)
     os.utime(path, (1, 1))
-    until(lambda: path.stat().st_mtime > 1)
+    wait_until(lambda: path.stat().st_mtime > 1)
     patient.problems = ["it stands"]
     looks = Looks(patient)
     looks.until(2)  # one may have been under way
@@ -133,7 +127,7 @@ class Looks:
 def test_the_file_goes_with_the_worker(patient: Patient, tmp_path: Path) -> None:
     path = tmp_path / "well"
     probe = patient.probe(file=str(path), after=0.5)
-    until(path.exists)
+    wait_until(path.exists)
     patient.probes.remove(probe)
     probe.stop()
     assert not path.exists()

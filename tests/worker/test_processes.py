@@ -14,7 +14,8 @@ import pytest
 from laneq import JobCancelled, JobFailed, LaneQ, State
 from laneq.worker.child import Home, Order
 from laneq.worker.children import Children
-from tests.worker.conftest import Crew, info, soon
+from tests.patience import await_until
+from tests.worker.conftest import Crew, info
 
 # By its own name, as a child process imports it.
 tasks = importlib.import_module("tests.worker.jobs_for_children")
@@ -31,7 +32,7 @@ def app(url: str, namespace: str, crew: Crew) -> LaneQ:
 
 
 async def pids_of(path: Path) -> list[int]:
-    await soon(path.exists)
+    await await_until(path.exists)
     return [int(pid) for pid in path.read_text().split()]
 
 
@@ -42,7 +43,7 @@ async def gone(pids: list[int]) -> None:
         except psutil.NoSuchProcess:
             return True
 
-    await soon(lambda: all(is_gone(pid) for pid in pids))
+    await await_until(lambda: all(is_gone(pid) for pid in pids))
 
 
 async def test_a_job_in_a_child_sees_its_arguments_and_itself(crew: Crew, app: LaneQ) -> None:
@@ -128,10 +129,11 @@ async def test_what_a_job_in_a_child_enqueues_itself_goes_where_its_worker_is(
 async def test_progress_of_a_child_is_seen(crew: Crew, app: LaneQ, tmp_path: Path) -> None:
     await crew.start(app)
     job = await tasks.reports.aenqueue(str(tmp_path / "go"))
-    async with asyncio.timeout(20):
-        while (await info(app, job)).progress is None:
-            await asyncio.sleep(0.005)
-    assert (await info(app, job)).progress == {"done": 1, "total": 2, "note": "half"}
+
+    async def progress() -> Any:
+        return (await info(app, job)).progress
+
+    assert await await_until(progress, within_s=20) == {"done": 1, "total": 2, "note": "half"}
     (tmp_path / "go").touch()
     await job.aresult(20)
 
@@ -177,7 +179,7 @@ async def test_a_child_that_is_killed_before_it_is_started_never_is(app: LaneQ) 
     token = object()
     children.start(token, order, on_begun=lambda: told.append("begun"), on_progress=told.append)
     children.kill(token)
-    await soon(lambda: told)
+    await await_until(lambda: told)
     assert told == [(token, "was not started")]
     assert children.alive == 0
     await children.aclose()
@@ -205,7 +207,7 @@ async def test_a_child_that_was_killed_is_replaced_before_there_is_a_job_for_it(
     assert await job.acancel()
     with pytest.raises(JobCancelled):
         await job.aresult(20)
-    await soon(lambda: [child for child in children._idle if child.process is not None])
+    await await_until(lambda: [child for child in children._idle if child.process is not None])
     (spare,) = children._idle
     assert spare.process is not None
     assert spare.process.pid != killed

@@ -12,7 +12,8 @@ import redis
 
 from laneq import Job, Lane, LaneQ
 from laneq.calls.lanes import read_lanes, set_lane
-from tests.worker.conftest import Crew, Gate, soon
+from tests.patience import await_until
+from tests.worker.conftest import Crew, Gate
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 
@@ -82,7 +83,7 @@ async def test_a_worker_that_took_a_wake_up_and_died_costs_the_others_one_look(
     async with redis.asyncio.Redis.from_url(url) as doomed:
         # First in the queue for the token, as a worker that waits for longest is.
         taking = asyncio.ensure_future(doomed.blpop([key], timeout=10))
-        await soon(lambda: is_blocked(url))
+        await await_until(lambda: is_blocked(url))
         await crew.start(app, slots=1, poll=0.5)
         job = await work.aenqueue()
         taken: Any = await taking

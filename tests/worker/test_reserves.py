@@ -9,17 +9,9 @@ import pytest
 from laneq import Lane
 from laneq.calls.lanes import read_lanes, set_lane
 from laneq.options import DEFAULT_LANES
+from tests.patience import await_until
 
 URGENT, BATCH = DEFAULT_LANES[1], DEFAULT_LANES[3]
-
-
-async def until(is_so, timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while True:
-            answer = is_so()
-            if await answer if asyncio.iscoroutine(answer) else answer:
-                return
-            await asyncio.sleep(0.02)
 
 
 async def test_two_workers_keep_the_reserve_of_the_fleet_and_give_it_up_live(crew, gate):
@@ -40,14 +32,14 @@ async def test_two_workers_keep_the_reserve_of_the_fleet_and_give_it_up_live(cre
     for _ in range(2):
         await crew.start(app, slots=4)
     jobs = await app.aenqueue_many([hold.call() for _ in range(20)])
-    await until(lambda: running == 5)
+    await await_until(lambda: running == 5, within_s=20)
     # The reserve is free: urgent work starts at once.
     assert await (await quick.aenqueue()).aresult(timeout=10) == 1
     assert running == 5
     driver = app.async_driver()
     await driver.call(set_lane(app.keys, "urgent", {"reserve": 0}))
     # Both workers hear of it, though neither listened for batch jobs.
-    await until(lambda: running == 8)
+    await await_until(lambda: running == 8, within_s=20)
     gate.let_go.set()
     await asyncio.gather(*(job.aresult(timeout=20) for job in jobs))
 
@@ -66,7 +58,7 @@ async def test_a_lane_that_is_resumed_starts_on_all_workers_at_once(crew, gate):
         await crew.start(app, slots=1, poll=30)
     jobs = await app.aenqueue_many([hold.call() for _ in range(3)])
     await app.async_driver().call(set_lane(app.keys, "batch", {"paused": False}))
-    await until(lambda: running == 3, timeout_s=15)
+    await await_until(lambda: running == 3, within_s=15)
     gate.let_go.set()
     await asyncio.gather(*(job.aresult(timeout=20) for job in jobs))
 
@@ -99,7 +91,7 @@ async def test_a_reserve_sizes_itself_from_what_it_sees_and_says_why(crew):
 
     feeding = asyncio.create_task(feed())
     try:
-        await until(decided, timeout_s=40)
+        await await_until(decided, within_s=40)
     finally:
         feeding.cancel()
     lanes = await driver.call(read_lanes(app.keys))

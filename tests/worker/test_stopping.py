@@ -15,7 +15,8 @@ from laneq import Lane, LaneQ, Middleware, Retry, RunningJob, State, UnknownLane
 from laneq.calls.workers import list_workers
 from laneq.drive import AsyncDriver
 from laneq.worker import Worker, WorkerOptions
-from tests.worker.conftest import Crew, Gate, ThreadGate, info, soon
+from tests.patience import await_until
+from tests.worker.conftest import Crew, Gate, ThreadGate, info
 
 
 async def alive(app: LaneQ) -> list[Any]:
@@ -65,7 +66,7 @@ async def test_a_start_that_is_called_off_leaves_no_thread_and_no_place_on_the_l
 
 async def test_an_idle_worker_stops_at_once(crew: Crew, app: LaneQ) -> None:
     worker = await crew.start(app, poll=60)
-    await soon(lambda: worker.claims._pop is not None)
+    await await_until(lambda: worker.claims._pop is not None)
     async with asyncio.timeout(10):  # and not after the poll of a minute
         await worker.stop()
     assert worker.is_clean
@@ -83,7 +84,7 @@ async def test_nothing_is_claimed_after_the_stop_and_what_runs_may_end(
     job = await t.aenqueue()
     await gate.begun.wait()
     stopping = asyncio.ensure_future(worker.stop(grace_s=10))
-    await soon(lambda: worker.claims._is_draining)
+    await await_until(lambda: worker.claims._is_draining)
     later = await t.aenqueue()
     gate.let_go.set()
     await stopping
@@ -172,7 +173,7 @@ async def test_fault_J3_a_lease_is_kept_through_the_grace_and_the_outcome_counts
     holder = worker if worker.slots.running else None
     stopping = asyncio.ensure_future((holder or worker).stop(grace_s=30))
     before = worker.beats
-    await soon(lambda: worker.beats >= before + 10 or stopping.done())
+    await await_until(lambda: worker.beats >= before + 10 or stopping.done())
     gate.let_go.set()
     await stopping
     assert await job.aresult(10) == "done"
@@ -205,7 +206,7 @@ async def test_a_wake_up_that_reaches_a_worker_as_it_stops_goes_to_another(
         return "elsewhere"
 
     worker = await crew.start(app, poll=60)
-    await soon(lambda: worker.claims._pop is not None)
+    await await_until(lambda: worker.claims._pop is not None)
     worker.claims._is_draining = True
     job = await t.aenqueue()
     other = await crew.start(app, poll=60)
@@ -227,7 +228,7 @@ async def test_an_idle_worker_that_stops_has_claimed_nothing_that_nobody_runs(
 
     for _ in range(10):
         worker = await crew.start(app, poll=60)
-        await soon(partial(_waits, worker))
+        await await_until(partial(_waits, worker))
         # The job and the stop race for the claim that was sent ahead.
         job, _ = await asyncio.gather(t.aenqueue(), worker.stop(grace_s=10))
         other = await crew.start(app, poll=60)
@@ -403,7 +404,7 @@ async def test_a_job_is_cancelled_while_its_hook_waits(crew: Crew, app: LaneQ) -
     job = await t.aenqueue()
     await gate.begun.wait()
     assert await job.acancel()
-    await soon(lambda: all(run.job.is_cancelled for run in worker.runner.running.values()))
+    await await_until(lambda: all(run.job.is_cancelled for run in worker.runner.running.values()))
     gate.let_go.set()
     await worker.until_idle()
     assert await job.astate() is State.CANCELLED

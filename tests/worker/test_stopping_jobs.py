@@ -10,7 +10,8 @@ import pytest
 
 from laneq import JobCancelled, JobFailed, Lane, LaneQ, Retry, State, current_job
 from laneq.worker import Worker
-from tests.worker.conftest import Crew, Gate, ThreadGate, info, soon
+from tests.patience import await_until
+from tests.worker.conftest import Crew, Gate, ThreadGate, info
 
 ONCE = Retry(1)
 
@@ -147,7 +148,7 @@ async def test_fault_J1_a_thread_that_is_stuck_is_replaced_and_its_return_discar
     assert await following.aresult(10) == "quick"
     assert len(worker.runner.stuck) == 1
     thread_gate.let_go.set()
-    await soon(lambda: not worker.runner.stuck)
+    await await_until(lambda: not worker.runner.stuck)
     assert await job.astate() is State.DEAD
     assert await (await quick.aenqueue()).aresult(10) == "quick"
 
@@ -209,7 +210,7 @@ async def test_fault_H3_a_cancel_is_shown_to_a_thread_and_its_return_discarded(
     assert await job.acancel()
     view = await info(app, job)
     assert (view.state, view.cancel_requested) == (State.RUNNING, True)
-    await soon(lambda: all(run.job.is_cancelled for run in worker.runner.running.values()))
+    await await_until(lambda: all(run.job.is_cancelled for run in worker.runner.running.values()))
     thread_gate.let_go.set()
     with pytest.raises(JobCancelled):
         await job.aresult(10)
@@ -370,6 +371,6 @@ async def test_leases_are_renewed_for_as_long_as_a_job_runs(
     job = await slow.aenqueue()
     await gate.begun.wait()
     before = worker.beats
-    await soon(lambda: worker.beats >= before + 10)
+    await await_until(lambda: worker.beats >= before + 10)
     gate.let_go.set()
     assert await job.aresult(10) == 1

@@ -83,7 +83,9 @@ local function slow()
     -- Continue or begin the run of a job that is picked; and until when it may begin.
     start = function(id, record, score, worker, lane)
       local head = record and head_of(record) or "?"
-      local line = redis.call("HGET", runs_key, id)
+      -- A record that is well says whether there is a run line.
+      local may_have_run = head == "?" or option_of(head, "n")
+      local line = may_have_run and redis.call("HGET", runs_key, id)
       local run = line and read_run(line)
       local is_new = not run
       if is_new then
@@ -109,7 +111,7 @@ local function slow()
     keep_of = function(record)
       return option_of(head_of(record), "r") or 300000000
     end,
-    write_run = write_run,
+    line_of = line_of,
     option_of = option_of,
     finish = finish,
     put = put,
@@ -339,9 +341,11 @@ if wanted > 0 then
     if served[i] ~= nil then open_keys[#open_keys + 1] = waiting_key(i) end
   end
   local left_n = #open_keys > 0 and redis.call("EXISTS", unpack(open_keys)) or 0
+  -- Of one lane alone all that may be picked is read; of several most will give none.
   local function look_at(i)
     if left_n == 0 or heads[i] or served[i] == nil then return end
-    fetch(i, 0, served[i] and math.min(wanted + 1, 33) or 1)
+    local is_alone = left_n == 1 and heads_n == 0
+    fetch(i, 0, served[i] and math.min(wanted + 1, is_alone and 33 or 2) or 1)
     if waiting[i] then
       heads_n, only, left_n = heads_n + 1, i, left_n - 1
     end
@@ -374,58 +378,75 @@ if wanted > 0 then
       end
     elseif heads_n > 1 then
       rules = rules or cjson.decode(settings)
+      -- values[i] and scores[i]: of the head of lane i, if that may start for all we know.
+      local values, scores = {}, {}
+      local function weigh(i)
+        values[i] = nil
+        if not (waiting[i] and served[i]) then return end
+        local rule, score = rules[i], tonumber(heads[i][at[i] + 1])
+        local gain = rule[2] * (now - score)
+        if gain > rule[3] then gain = rule[3] end
+        if gain < 0 then gain = 0 end
+        values[i], scores[i] = rule[1] + gain, score
+      end
+      for i = 1, lanes_n do
+        weigh(i)
+      end
       while free > 0 and most > 0 do
-        local best, best_value, best_score
+        local best, best_value
         for i = 1, lanes_n do
-          if waiting[i] and served[i] and room_of(i) > 0 then
-            local rule, score = rules[i], tonumber(heads[i][at[i] + 1])
-            local gain = rule[2] * (now - score)
-            if gain > rule[3] then gain = rule[3] end
-            if gain < 0 then gain = 0 end
-            local value = rule[1] + gain
-            if
+          local value = values[i]
+          if
+            value
+            and (
               not best
               or value > best_value
               or (
                 value == best_value
                 and (
-                  rule[1] > rules[best][1]
-                  or (rule[1] == rules[best][1] and score < best_score)
+                  rules[i][1] > rules[best][1]
+                  or (rules[i][1] == rules[best][1] and scores[i] < scores[best])
                 )
               )
-            then
-              best, best_value, best_score = i, value, score
-            end
+            )
+          then
+            best, best_value = i, value
           end
         end
         if not best then break end
-        local of_lane = picks[best]
-        if not of_lane then
-          of_lane = {}
-          picks[best] = of_lane
-        end
-        local n = #of_lane
-        of_lane[n + 1], of_lane[n + 2] = heads[best][at[best]], heads[best][at[best] + 1]
-        picked = picked + 1
-        -- A start keeps to the order of priorities if no strictly higher lane has
-        -- work at this moment, whether or not this worker serves it.
-        local over = true
-        for i = 1, lanes_n do
-          if waiting[i] and rules[i][1] > rules[best][1] then
-            if over == true then over = {} end
-            if served[i] and room_of(i) > 0 then over[#over + 1] = i end
+        if room_of(best) <= 0 then
+          -- Only the best is asked for its limits. No start makes room for another lane.
+          values[best] = nil
+        else
+          local of_lane = picks[best]
+          if not of_lane then
+            of_lane = {}
+            picks[best] = of_lane
           end
-        end
-        of_lane[n + 3] = over
-        occupy(best, 1)
-        at[best] = at[best] + 2
-        if heads[best][at[best]] == nil then
-          if #heads[best] < 2 * asked[best] then
-            waiting[best] = false
-          else
-            -- The chunk is used up: look behind what this round has picked.
-            fetch(best, #of_lane / 3, math.min(free, most, 128) + 1)
+          local n = #of_lane
+          of_lane[n + 1], of_lane[n + 2] = heads[best][at[best]], heads[best][at[best] + 1]
+          picked = picked + 1
+          -- A start keeps to the order of priorities if no strictly higher lane has
+          -- work at this moment, whether or not this worker serves it.
+          local over = true
+          for i = 1, lanes_n do
+            if waiting[i] and rules[i][1] > rules[best][1] then
+              if over == true then over = {} end
+              if values[i] and room_of(i) > 0 then over[#over + 1] = i end
+            end
           end
+          of_lane[n + 3] = over
+          occupy(best, 1)
+          at[best] = at[best] + 2
+          if heads[best][at[best]] == nil then
+            if #heads[best] < 2 * asked[best] then
+              waiting[best] = false
+            else
+              -- The chunk is used up: look behind what this round has picked.
+              fetch(best, #of_lane / 3, math.min(free, most, 128) + 1)
+            end
+          end
+          weigh(best)
         end
       end
     end
@@ -466,7 +487,8 @@ if wanted > 0 then
           end
           if run then
             run.started, run.fence = started, int(next_tick())
-            slow().write_run(id, run)
+            local n = #run_args
+            run_args[n + 1], run_args[n + 2] = id, slow().line_of(run)
             add_row(id, record, i, run.fence, run.attempt, run.ready, run.enqueued)
             lease_ids[#lease_ids + 1] = id
             call_line[#call_line + 1] = id .. ":" .. run.fence
@@ -561,7 +583,7 @@ if is_listening then
 end
 if wanted > 0 then
   for i = 1, lanes_n do
-    if waiting[i] and not (limits and limits.of_cap(i) <= 0) then arm(i) end
+    if waiting[i] and not (limits and limits.is_shut(i)) then arm(i) end
   end
 end
 local next_open

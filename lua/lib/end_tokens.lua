@@ -1,6 +1,13 @@
 -- end_tokens: at the very end of a script, put the tokens of the lanes that were armed.
+-- Most often they are there already, so all are looked for at once.
+local tokens = {}
 for i = 1, lanes_n do
-  if armed[i] and redis.call("LLEN", wake_key(i)) == 0 then
-    redis.call("LPUSH", wake_key(i), "1")
+  if armed[i] then tokens[#tokens + 1] = wake_key(i) end
+end
+if #tokens > 0 and redis.call("EXISTS", unpack(tokens)) < #tokens then
+  for i = 1, lanes_n do
+    if armed[i] and (#tokens == 1 or redis.call("EXISTS", wake_key(i)) == 0) then
+      redis.call("LPUSH", wake_key(i), "1")
+    end
   end
 end

@@ -27,8 +27,9 @@
 --     A call that did neither wakes nobody, or workers that cannot help would wake
 --     each other without end.
 --   shut, in the state hash: lanes at their max_running or rate. All go on
---     listening, and nobody puts a token for them until a claim finds one open. Rates
---     open by themselves: an idle worker has the watch for that instant.
+--     listening, and nobody puts a token for them until a claim finds one open. A claim
+--     looks at those that it would start a job of and at those marked. Rates open by
+--     themselves: an idle worker has the watch for that instant.
 local function limits_of(text, slots, free)
   local reserves, rules, names = string.match(text, "^([^|]*)|([^|]*)|(.*)$")
   local limits, mine, held = {}, {}, {}
@@ -74,7 +75,7 @@ local function limits_of(text, slots, free)
     end
   end
 
-  local caps, opens_at = {}, nil
+  local caps, opens_at, was_shut = {}, nil, nil
   local function cap_of(i)
     local cap = caps[i]
     if cap ~= nil then return cap end
@@ -107,6 +108,15 @@ local function limits_of(text, slots, free)
   function limits.of_cap(i)
     local cap = cap_of(i)
     return cap and math.min(cap.left, cap.rate_left) or math.huge
+  end
+  -- Whether a claim before this one, or this one, found it at its max_running or rate.
+  function limits.is_shut(i)
+    if rules == "" then return false end
+    was_shut = was_shut or redis.call("HGET", state_key, "shut") or ","
+    if caps[i] == nil and (was_shut == "," or not has_name(was_shut, lane_name(i))) then
+      return false
+    end
+    return limits.of_cap(i) <= 0
   end
   function limits.take(i, n)
     if pool_free then pool_free = pool_free - n end
@@ -173,7 +183,7 @@ local function limits_of(text, slots, free)
 
   -- Note starts of lanes with a rate, and which lanes are at a limit.
   local function note_caps(waiting, sets)
-    local was_shut = redis.call("HGET", state_key, "shut") or ","
+    was_shut = was_shut or redis.call("HGET", state_key, "shut") or ","
     if was_shut ~= "," then
       for i = 1, lanes_n do
         if has_name(was_shut, lane_name(i)) then cap_of(i) end

@@ -637,7 +637,7 @@ class Machine(RuleBasedStateMachine):
             job.is_cancelled = True
         else:
             assert word == "cancelled"
-            self.model.end(job, "cancelled", keep=keep)
+            self.model.end(job, "cancelled", keep=KEEP_US)
 
     @precondition(lambda self: self.model.open or self.model.kept)
     @rule(data=st.data())

@@ -186,7 +186,9 @@ def show(settings: Settings, lane: str) -> None:
     click.echo()
     _print_counts(view)
     if meaning.meetings:
-        click.echo(f"\nOrder. {meaning.text}{_accepted_text(starving)}")
+        click.echo(f"\nOrder. {meaning.text}")
+        if starving is not None and starving.acceptance:
+            click.echo(f"{starving.acceptance[0].upper()}{starving.acceptance[1:]}.")
         print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
 
 
@@ -326,12 +328,6 @@ def _print_counts(view: LaneView) -> None:
 
 
 # --- what a priority means --------------------------------------------------
-
-
-def _accepted_text(starving: Starvation | None) -> str:
-    if starving is None or not starving.acceptance:
-        return ""
-    return f" {starving.acceptance[0].upper()}{starving.acceptance[1:]}."
 
 
 def _standing_json(meaning: Standing, starving: Starvation | None) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def test_a_change_is_made_where_the_same_call_says_that_the_lane_may_starve(
     assert shown["standing"]["unsaid"] == []
     assert shown["standing"]["accepted"]["high"] == "may_starve"
     text = laneq.out("lanes", "show", "low")
-    assert "jobs waiting for ever. Accepted knowingly: may_starve is set." in text
+    assert "jobs waiting for ever.\nAccepted knowingly: may_starve is set.\n" in text
     # From now on it may be changed as one likes.
     assert laneq("lanes", "set", "low", "priority=11").err == ""
 
@@ -266,7 +266,7 @@ def test_a_lane_that_starves_already_is_no_reason_to_refuse_other_changes(
     assert shown["accepted"] == {"critical": "default_order", "urgent": "default_order"}
     assert shown["unsaid"] == ["high", "mid", "low"]
     text = laneq.out("lanes", "show", "far")
-    assert "Nothing says that it may wait for ever behind high, mid and low." in text
+    assert "\nNothing says that it may wait for ever behind high, mid and low." in text
     for change in ("slo=1", "priority=20", "aging_cap=900", "paused=true"):
         answer = laneq("lanes", "set", "far", change)
         assert (answer.status, answer.err) == (0, ""), change

@@ -377,13 +377,14 @@ def starvation(
     """
     fleet = _fleet_reserves(rules, slots)
     kept = {rule.lane: max((reserved or {}).get(rule.lane, 0), fleet[rule.lane]) for rule in rules}
+    limits = [(one, one.limit) for one in rules]
     found = []
-    for rule in rules:
+    for rule, limit in limits:
         if kept[rule.lane]:
             continue
         others = [one for one in rules if one is not rule]
         by, accepted = {}, {}
-        for other in others:
+        for other in [one for one, theirs in limits if theirs >= limit and one is not rule]:
             starves_behind_s = _bound(rule, other)[1]
             if starves_behind_s is None:
                 continue
@@ -430,6 +431,15 @@ def _taken(by: Mapping[str, float], others: Sequence[Rule], kept: Mapping[str, i
         else max(rule.max_running, kept[rule.lane])
         for rule in others
     )
+
+
+def unsaid(rules: Sequence[Rule]) -> list[Starvation]:
+    """Return the lanes that can starve while another has work, and do not say so."""
+    highest = max((rule.priority for rule in rules), default=0.0)
+    # Nearly always there is no such lane: then this is O(lanes).
+    if not any(rule.ages and not rule.may_starve and rule.limit <= highest for rule in rules):
+        return []
+    return [one for one in starvation(rules) if one.unsaid_by]
 
 
 def unsaid_text(rules: Iterable[Rule], starving: Sequence[Starvation], *, say: str) -> str:

@@ -187,7 +187,9 @@ def show(settings: Settings, lane: str) -> None:
     _print_counts(view)
     if meaning.meetings:
         click.echo(f"\nOrder. {meaning.text}")
-        if starving is not None and starving.acceptance:
+        if starving is None and meaning.starved_by:
+            click.echo("Its reserve ends that: a slot of the fleet is kept for it.")
+        elif starving is not None and starving.acceptance:
             click.echo(f"{starving.acceptance[0].upper()}{starving.acceptance[1:]}.")
         print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
 

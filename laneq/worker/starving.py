@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laneq.calls.lanes import LanesInForce
-from laneq.precedence import Rule, starvation, unsaid_text
+from laneq.precedence import Rule, unsaid, unsaid_text
 from laneq.worker.lines import log
 
 
@@ -27,7 +27,7 @@ class StarvingLanes:
         if rules == self._rules:
             return
         self._rules = rules
-        found = [one for one in starvation(rules) if one.unsaid_by]
+        found = unsaid(rules)
         for one in found:
             if any((one.lane, other) not in self._told for other in one.unsaid_by):
                 say = f"laneq lanes set {one.lane} may_starve=true"

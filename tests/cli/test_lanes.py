@@ -272,6 +272,8 @@ def test_a_lane_that_starves_already_is_no_reason_to_refuse_other_changes(
         assert (answer.status, answer.err) == (0, ""), change
     assert laneq("lanes", "set", "high", "priority=5001").status == 0
     laneq.out("lanes", "set", "far", "reserve=1")
+    text = laneq.out("lanes", "show", "far")
+    assert "jobs waiting for ever.\nIts reserve ends that: a slot" in text
     answer = laneq("lanes", "set", "far", "reserve=0")
     assert answer.status == 2
     assert "can wait for ever behind 'high', 'mid' and 'low'" in answer.err

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from laneq.options import DEFAULT_LANES, Lane
 from laneq.order import Head, best
-from laneq.precedence import Meeting, Rule, meeting, standing, starvation, unsaid_text
+from laneq.precedence import Meeting, Rule, meeting, standing, starvation, unsaid, unsaid_text
 
 SECOND = 1_000_000
 NOW = 4_000_000_000 * SECOND
@@ -274,8 +274,9 @@ def test_a_reserve_that_the_fleet_cannot_keep_ends_nothing(slots: int) -> None:
 
 
 def unsaid_of(*rules: Rule, slots: int | None = None) -> dict[str, tuple[str, ...]]:
-    found = starvation(rules, slots=slots)
-    return {one.lane: one.unsaid_by for one in found if one.unsaid_by}
+    found = [one for one in starvation(rules, slots=slots) if one.unsaid_by]
+    assert slots is not None or unsaid(rules) == found
+    return {one.lane: one.unsaid_by for one in found}
 
 
 HIGH = Rule("high", 5_000, 2, 800)
@@ -361,15 +362,14 @@ def test_lanes_with_targets_and_the_default_lanes_need_say_nothing() -> None:
 
 
 def test_a_refusal_names_the_lanes_the_numbers_and_the_ways_out() -> None:
-    found = [one for one in starvation([HIGH, LOW]) if one.unsaid_by]
-    assert unsaid_text([HIGH, LOW], found, say="X") == (
+    assert unsaid_text([HIGH, LOW], unsaid([HIGH, LOW]), say="X") == (
         "lane 'low' can wait for ever behind 'high': by waiting its jobs get to 810 points at most "
         "(priority 10 + aging_cap 800), and new ones of high have 5,000. Let it get there "
         "(aging_cap above 4,990), bring the priorities together (its own above 4,200, or the other "
         "below 810), keep a slot for it (reserve=1), or say that it is meant: X"
     )
     three = [LOW, replace(HIGH, lane="top", priority=9_000), HIGH]
-    text = unsaid_text(three, [one for one in starvation(three) if one.unsaid_by], say="X")
+    text = unsaid_text(three, unsaid(three), say="X")
     assert text.startswith("lane 'low' can wait for ever behind 'top' and 'high': ")
     assert "new ones of top have 9,000, high have 5,000. Likewise 'high' behind 'top'." in text
     assert "aging_cap above 8,990" in text

@@ -109,6 +109,13 @@ def test_lanes_of_which_one_can_wait_for_ever_are_refused_unless_it_says_so():
         assert list(LaneQ(lanes=[high, low]).lanes) == ["high", "low"]
 
 
+def test_the_page_on_priorities_shows_the_refusal_as_it_is():
+    with pytest.raises(OptionError) as error:
+        LaneQ(lanes=[Lane("mail", priority=5000), Lane("reports", priority=10)])
+    page = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text("utf-8")
+    assert f"laneq.errors.OptionError: {error.value}" in " ".join(page.split())
+
+
 def test_the_default_lanes_say_so_and_lanes_in_their_manner_need_not():
     assert [lane.name for lane in LaneQ().lanes.values() if not lane.may_starve] == ["critical"]
     LaneQ(lanes=[Lane("urgent", priority=1000, reserve=2, slo=0.25), Lane("batch", priority=10)])

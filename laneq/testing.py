@@ -23,7 +23,6 @@ import functools
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from laneq import codec, ids
@@ -158,12 +157,7 @@ class Testing:
         self._client = self._new_client()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._app.use_stand_in(None)
         self._client.close()
         if self._loop is not None:
@@ -172,13 +166,8 @@ class Testing:
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.__exit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
     # --- what a test asks for ---------------------------------------------------------
 

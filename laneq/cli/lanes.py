@@ -116,7 +116,7 @@ def _print_lanes(views: Sequence[LaneView]) -> None:
     ]
     # What is zero nearly always has a column only when it is not.
     for title, cells in (
-        ("later", [number(view.scheduled) if view.scheduled else "" for view in views]),
+        ("scheduled", [number(view.scheduled) if view.scheduled else "" for view in views]),
         ("dead", [number(view.dead) if view.dead else "" for view in views]),
         ("", ["paused" if view.paused else "" for view in views]),
     ):
@@ -160,6 +160,7 @@ def show(settings: Settings, lane: str) -> None:
     rules = in_force.rules()
     meaning = standing(lane, rules)
     starving = next((one for one in starvation(rules) if one.lane == lane), None)
+    decision = _decision(in_force, lane)
     if settings.wants_json:
         print_json(
             {
@@ -171,12 +172,11 @@ def show(settings: Settings, lane: str) -> None:
                 "windows": [_window_json(s, spread) for s, spread in spreads.items()],
                 "order": {m.other: m.text for m in meaning.meetings},
                 "standing": _standing_json(meaning, starving),
-                "decision": _decision(in_force, lane),
+                "decision": decision,
             }
         )
         return
     _print_present(view, dropped)
-    decision = _decision(in_force, lane)
     if decision is not None:
         _print_decision(decision)
     click.echo()
@@ -186,12 +186,7 @@ def show(settings: Settings, lane: str) -> None:
     click.echo()
     _print_counts(view)
     if meaning.meetings:
-        click.echo(f"\nOrder. {meaning.text}")
-        if starving is None and meaning.starved_by:
-            click.echo("Its reserve ends that: a slot of the fleet is kept for it.")
-        elif starving is not None and starving.acceptance:
-            click.echo(f"{starving.acceptance[0].upper()}{starving.acceptance[1:]}.")
-        print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
+        _print_standing(meaning, starving)
 
 
 def _decision(lanes_: LanesInForce, lane: str) -> dict[str, Any] | None:
@@ -330,6 +325,15 @@ def _print_counts(view: LaneView) -> None:
 
 
 # --- what a priority means --------------------------------------------------
+
+
+def _print_standing(meaning: Standing, starving: Starvation | None) -> None:
+    click.echo(f"\nOrder. {meaning.text}")
+    if starving is None and meaning.starved_by:
+        click.echo("Its reserve ends that: a slot of the fleet is kept for it.")
+    elif starving is not None and starving.acceptance:
+        click.echo(f"{starving.acceptance[0].upper()}{starving.acceptance[1:]}.")
+    print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
 
 
 def _standing_json(meaning: Standing, starving: Starvation | None) -> dict[str, Any]:

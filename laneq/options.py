@@ -768,7 +768,8 @@ class TaskOptions:
         retry: how often and when to try again.
         expires: seconds from the enqueue, or an aware datetime, by which the job must
             have started; None for never.
-        result_ttl: seconds that the result is kept; 0 keeps none.
+        result_ttl: seconds that the result is kept, or that the job was cancelled or expired;
+            0 keeps none.
         executor: ``"async"``, ``"thread"`` or ``"process"``; None for the kind of function.
         max_running: jobs of the task that may run at a time in the fleet; None for no limit. It is
             the task's, not one call's. Those over it step aside for others in their lane.

@@ -21,7 +21,7 @@ import tomllib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import wait
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -46,6 +46,7 @@ from laneq.keys import Keys, keys_of
 from laneq.middleware import Middleware
 from laneq.model import TASK_NAME
 from laneq.options import DEFAULT_LANE, DEFAULT_LANES, AppOptions, Lane, Seconds, TaskOptions
+from laneq.precedence import Rule, unsaid, unsaid_text
 from laneq.running import running_here
 from laneq.task import Task, TaskCall, TaskDecorator, TaskKwargs, TaskRef, enqueue_many
 
@@ -108,7 +109,8 @@ class LaneQ:
 
     Raises:
         ConfigError: the address or a project file cannot be read.
-        OptionError: an option has a wrong type or value.
+        OptionError: an option has a wrong type or value, or a lane could wait for ever behind
+            another and does not say `may_starve`.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class LaneQ:
         )
         self._options = options
         self._names_lanes = options.lanes is not None
+        _refuse_starving(options.lanes or DEFAULT_LANES)
         self.lanes: MappingProxyType[str, Lane] = MappingProxyType(
             {lane.name: lane for lane in options.lanes or DEFAULT_LANES}
         )
@@ -475,23 +478,13 @@ class LaneQ:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # --- tests ----------------------------------------------------------------------
@@ -537,6 +530,14 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _refuse_starving(lanes: Iterable[Lane]) -> None:
+    rules = [Rule.of(lane) for lane in lanes]
+    starving = unsaid(rules)
+    if starving:
+        say = f"Lane({starving[0].lane!r}, …, may_starve=True)."
+        raise OptionError("may_starve", unsaid_text(rules, starving, say=say))
 
 
 def _middleware(given: Iterable[Middleware]) -> list[Middleware]:

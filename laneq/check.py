@@ -92,6 +92,7 @@ _PAGE: Final = 1_000
 #: How often a call is built anew because the lanes have changed.
 _PATIENCE: Final = 100
 
+#: Notes of its counts that a lane keeps, one every 5 s of an hour: what beat.lua trims to.
 _RATES_MAX: Final = 721
 
 #: The parts of both sums; all of them are counted per lane and per task alike.

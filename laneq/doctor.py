@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from laneq.facts import Facts, LaneFacts
-from laneq.precedence import starvation
+from laneq.precedence import Starvation, starvation
 from laneq.sizing import reserve_for, servers_for_wait
 from laneq.wording import duration
 
@@ -568,8 +568,12 @@ def can_starve(facts: Facts) -> Iterator[Finding]:
             and not max(lane.ended, lane.jobs)
             and any(by_name[other].waiting or by_name[other].running for other in found.by)
         )
+        # Each is one step worse where nothing says that it is meant.
+        worse: tuple[Severity, Severity] = ("error", "warning")
+        usual: tuple[Severity, Severity] = ("warning", "info")
+        now, later = worse if found.unsaid_by else usual
         yield Finding(
-            severity="warning" if is_so else "info",
+            severity=now if is_so else later,
             finding="can_starve",
             lane=lane.name,
             evidence={
@@ -577,10 +581,25 @@ def can_starve(facts: Facts) -> Iterator[Finding]:
                 "oldest_wait_s": lane.oldest_wait_s,
                 "behind": list(found.by),
                 "if_late_s": {other: round(late_s, 3) for other, late_s in found.by.items()},
+                **({"accepted": not found.unsaid_by} if found.strict_by else {}),
             },
-            reason=found.text.partition(". ")[0],
-            advice=f"laneq lanes set {lane.name} reserve=1, unless that is what you want",
+            reason="; ".join(filter(None, (found.text.partition(". ")[0], found.acceptance))),
+            advice=_ends_starving(lane, found),
         )
+
+
+def _ends_starving(lane: LaneFacts, found: Starvation) -> str:
+    if lane.rule.reserve:
+        return (
+            "start more slots, laneq worker MODULE:APP -c N: there are too few to keep its reserve"
+        )
+    reserve = f"laneq lanes set {found.lane} reserve=1"
+    if not found.unsaid_by:
+        return f"{reserve}, unless that is what you want"
+    return (
+        f"{reserve}, or a larger aging_cap; where that is what you want, say so: laneq lanes set "
+        f"{found.lane} may_starve=true"
+    )
 
 
 # --- losses -----------------------------------------------------------------

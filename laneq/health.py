@@ -17,6 +17,7 @@ from laneq.calls.stats import Depths
 from laneq.errors import RedisRefused, UnknownLane
 from laneq.keys import Keys
 from laneq.model import WorkerView
+from laneq.wording import NOTHING_PUBLISHED
 
 #: A lane is far too late when its first job has waited for this many times its `slo`.
 TOO_OLD: Final = 10
@@ -109,17 +110,8 @@ def examine(keys: Keys, look: str) -> Plan[Health]:
     reasons: list[Reason] = []
     can_enqueue = yield from _can_enqueue(keys, lanes, reasons)
     can_claim = yield from _can_claim(keys, look, lanes=lanes, reasons=reasons)
-    refused: list[str] = []
-    can_acknowledge = can_claim
-    if can_claim:
-        # Claims and outcomes are one script; what is left to ask is whether it may send its
-        # commands also where there is work.
-        refused, error = yield from _answer(probe.try_commands(keys, look))
-        if error is not None:
-            refused = [str(error)]
-    if refused:
-        can_claim = can_acknowledge = False
-        reasons.append(Reason("acknowledge", None, _refusals(refused)))
+    if can_claim and not (yield from _may_send_all(keys, look, reasons)):
+        can_enqueue = can_claim = False
     alive: list[WorkerView] = []
     found: tuple[LaneHealth, ...] = ()
     depths, error = yield from _answer(stats.depths(keys, lanes.names))
@@ -131,9 +123,9 @@ def examine(keys: Keys, look: str) -> Plan[Health]:
         reasons += _unserved(found, alive)
         reasons += _late(found)
     return Health(
-        can_enqueue=can_enqueue and not refused,
+        can_enqueue=can_enqueue,
         can_claim=can_claim,
-        can_acknowledge=can_acknowledge,
+        can_acknowledge=can_claim,
         workers=len(alive),
         lanes=found,
         reasons=tuple(reasons),
@@ -182,12 +174,22 @@ def _can_claim(keys: Keys, look: str, *, lanes: LanesInForce, reasons: list[Reas
     return False
 
 
-def _refusals(words: Sequence[str]) -> str:
-    listed = "; ".join(dict.fromkeys(words))
-    return (
-        f"the server refuses commands that jobs need: {listed}. Give the user all commands of "
-        "scripts on the keys and channels of the namespace (ACL SETUSER)."
+def _may_send_all(keys: Keys, look: str, reasons: list[Reason]) -> Plan[bool]:
+    """Ask whether scripts may send their commands also where there is work.
+
+    Claims and outcomes are one script: beyond a claim, this is what is left to ask.
+    """
+    refused, error = yield from _answer(probe.try_commands(keys, look))
+    if error is not None:
+        refused = [str(error)]
+    if not refused:
+        return True
+    detail = (
+        f"the server refuses commands that jobs need: {'; '.join(dict.fromkeys(refused))}. Give "
+        "the user all commands of scripts on the keys and channels of the namespace (ACL SETUSER)."
     )
+    reasons.append(Reason("acknowledge", None, detail))
+    return False
 
 
 def _no_lanes(keys: Keys, lanes: LanesInForce) -> Reason:
@@ -197,11 +199,7 @@ def _no_lanes(keys: Keys, lanes: LanesInForce) -> Reason:
             "nothing can be claimed until a worker or a producer starts, which publishes it again"
         )
     else:
-        detail = (
-            f"namespace {keys.namespace!r} has no lanes: nothing was published there yet. A worker "
-            "that starts does it, and a first enqueue. Another namespace is chosen with "
-            "--namespace, another Redis with --url."
-        )
+        detail = f"namespace {keys.namespace!r} has no lanes: {NOTHING_PUBLISHED}"
     return Reason("no_lanes", None, detail)
 
 

@@ -237,6 +237,10 @@ class Lane:
         priority: base points, from -1,000,000 to 1,000,000; not together with `target`.
         aging: points per second of wait; 0 for strict priority.
         aging_cap: most points that aging adds; with a `target` at least `aging` times it.
+        may_starve: say that its jobs can wait for ever, for as long as a lane above has work. An
+            app is refused that has a lane which ages but, by its `aging_cap`, never gets past a
+            new job of another one and does not say so; unless it has a `reserve`, or the other
+            the priority of `urgent` or `critical` and this one no smaller cap than the usual.
         reserve: slots of the fleet that this lane is sure of, over all live workers that serve
             it; one slot always stays open to others. ``"auto"`` sizes them from what is
             measured: few of its jobs (1 %) wait longer than its `slo`, or at all without one.
@@ -265,6 +269,7 @@ class Lane:
     priority: float = field(default=_PRIORITY, kw_only=True)
     aging: float = field(default=2.0, kw_only=True)
     aging_cap: float = field(default=_AGING_CAP, kw_only=True)
+    may_starve: bool = field(default=False, kw_only=True)
     reserve: int | Literal["auto"] = field(default=0, kw_only=True)
     slo: Duration | None = field(default=None, kw_only=True)
     target: Duration | None = field(default=None, kw_only=True)
@@ -466,6 +471,7 @@ _LANE_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "priority": lambda o, v: _number(o, v, low=-MAX_PRIORITY, high=MAX_PRIORITY),
     "aging": lambda o, v: _number(o, v, low=0, high=MAX_PRIORITY),
     "aging_cap": lambda o, v: _number(o, v, low=0, high=1e9),
+    "may_starve": _flag,
     "reserve": _reserve,
     "slo": _duration,
     "target": _duration,
@@ -523,7 +529,7 @@ def _lane_value(option: str, text: str) -> Any:  # noqa: PLR0911  one per kind o
         return text
     if option in _LANE_TIMES:
         return seconds_from_text(option, text)
-    if option == "paused":
+    if option in {"paused", "may_starve"}:
         if word not in _TRUE | _FALSE:
             raise OptionError(option, f"must be true or false, not {text!r}")
         return word in _TRUE
@@ -546,12 +552,12 @@ def _optional_us(value: Duration | None) -> int | None:
     return None if value is None else to_us(_seconds("time", value))
 
 
-#: The lanes of an app that names none.
+#: The lanes of an app that names none: each may wait for ever behind the first two.
 DEFAULT_LANES: Final = (
     Lane("critical", priority=10_000),
-    Lane("urgent", priority=1_000),
-    Lane("normal", priority=100),
-    Lane("batch", priority=10),
+    Lane("urgent", priority=1_000, may_starve=True),
+    Lane("normal", priority=100, may_starve=True),
+    Lane("batch", priority=10, may_starve=True),
 )
 
 
@@ -762,7 +768,8 @@ class TaskOptions:
         retry: how often and when to try again.
         expires: seconds from the enqueue, or an aware datetime, by which the job must
             have started; None for never.
-        result_ttl: seconds that the result is kept; 0 keeps none.
+        result_ttl: seconds that the result is kept, or that the job was cancelled or expired;
+            0 keeps none.
         executor: ``"async"``, ``"thread"`` or ``"process"``; None for the kind of function.
         max_running: jobs of the task that may run at a time in the fleet; None for no limit. It is
             the task's, not one call's. Those over it step aside for others in their lane.

@@ -19,16 +19,36 @@ compare it with `order.best`.
 So of two lanes that are not level one can always starve, if the other is late enough for ever:
 what differs is how late. A reserve ends starvation, as a reserved slot is no other lane's to
 take; so does a limit on how many jobs of B run (`starvation`).
+
+Where L is 0 the declaration must say that it is meant, or it is refused (`Starvation.unsaid_by`).
+Said it is by ``may_starve``; by a lane that does not age (``aging=0`` is how strict priority is
+asked for); and by a priority of the other that is documented to be out of reach, that of `urgent`
+or `critical`, unless the lane's cap was made smaller than usual. What is left is a lane that looks
+as though waiting got it there, and never can.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final, Literal, Self, TypeAlias
 
+from laneq.options import DEFAULT_LANES, Lane
+from laneq.order import fleet_reserve
 from laneq.wording import duration
+
+#: What says that a lane may wait for ever behind another one.
+Acceptance: TypeAlias = Literal["may_starve", "no_aging", "default_order", "max_running"]
+
+#: Cap of a lane that names none.
+_USUAL_CAP: Final = DEFAULT_LANES[0].aging_cap
+
+#: Priorities that are documented to be out of reach of what waits below, however long.
+_OUT_OF_REACH: Final = frozenset(
+    lane.priority for lane in DEFAULT_LANES if lane.name in {"critical", "urgent"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,7 @@ class Rule:
         priority, aging, aging_cap: points, points per second of wait, most points from waiting.
         reserve: slots of the fleet kept for it, or ``"auto"``, which is at least one.
         max_running: most jobs of it that run at a time in the fleet; None for no limit.
+        may_starve: whether it is meant that its jobs can wait for ever.
     """
 
     lane: str
@@ -48,6 +69,25 @@ class Rule:
     aging_cap: float
     reserve: int | str = 0
     max_running: int | None = None
+    may_starve: bool = False
+
+    @classmethod
+    def of(cls, lane: Lane) -> Self:
+        """Return what a lane's options say of its place."""
+        return cls(
+            lane=lane.name,
+            priority=lane.priority,
+            aging=lane.aging,
+            aging_cap=lane.aging_cap,
+            reserve=lane.reserve,
+            max_running=lane.max_running,
+            may_starve=lane.may_starve,
+        )
+
+    @property
+    def ages(self) -> bool:
+        """Return whether its jobs gain by waiting."""
+        return self.aging > 0 and self.aging_cap > 0
 
     @property
     def limit(self) -> float:
@@ -227,9 +267,10 @@ class Standing:
         if not self.meetings:
             return "It is the only lane: jobs start in the order in which they became ready."
         if self.sure_after_s is None:
-            behind = " and ".join((", ".join(self.starved_by[:-1]), self.starved_by[-1]))
-            behind = behind.removeprefix(" and ")
-            return f"The wait has no bound: {behind} can keep its jobs waiting for ever."
+            return (
+                f"The wait has no bound: {_and(self.starved_by)} can keep its jobs waiting for "
+                "ever."
+            )
         if self.sure_after_s == 0:
             return "The first of its jobs starts on the next slot that it may use."
         after = duration(self.sure_after_s)
@@ -264,15 +305,25 @@ class Starvation:
         lane: the lane.
         by: lane → how late, in seconds, its first job must be at every moment for that;
             0: it needs only to have work.
+        accepted: lane that needs only to have work → what says that this is meant:
+            ``may_starve``; ``no_aging``: the lane does not age; ``default_order``: the other has
+            the priority of `urgent` or `critical`, and the lane's cap is the usual one or more;
+            ``max_running``: the other has a limit, and how many slots there are is not known.
     """
 
     lane: str
     by: Mapping[str, float]
+    accepted: Mapping[str, Acceptance] = field(default_factory=dict)
 
     @property
     def strict_by(self) -> tuple[str, ...]:
         """Return the lanes that need only to have work, late or not."""
         return tuple(lane for lane, late_s in self.by.items() if late_s == 0)
+
+    @property
+    def unsaid_by(self) -> tuple[str, ...]:
+        """Return those of `strict_by` of which nothing says that it is meant."""
+        return tuple(lane for lane in self.strict_by if lane not in self.accepted)
 
     @property
     def text(self) -> str:
@@ -285,6 +336,26 @@ class Starvation:
             f"No job of {self.lane} starts while {' or '.join(behind)}. A reserve of one slot "
             f"ends that: laneq lanes set {self.lane} reserve=1."
         )
+
+    @property
+    def acceptance(self) -> str:
+        """Return in words whether it is meant; empty where no lane needs only to have work."""
+        if self.unsaid_by:
+            return f"nothing says that it may wait for ever behind {_and(self.unsaid_by)}"
+        ways = set(self.accepted.values())
+        said = [words for how, words in _ACCEPTED.items() if how in ways]
+        if not said:
+            return ""
+        knowingly = " knowingly" if ways <= {"may_starve", "no_aging"} else ""
+        return f"accepted{knowingly}: {_and(said)}"
+
+
+_ACCEPTED: Final[Mapping[Acceptance, str]] = {
+    "may_starve": "may_starve is set",
+    "no_aging": "the lane does not age",
+    "default_order": "the priorities of urgent and critical are documented to be out of reach",
+    "max_running": "max_running of the other leaves the slots beyond it",
+}
 
 
 def starvation(
@@ -301,24 +372,53 @@ def starvation(
     Args:
         rules: all lanes.
         reserved: lane → slots that live workers keep for it, beside the fleet's reserves.
-        slots: slots of all live workers; None where that is not known, and limits do not count.
+        slots: slots of all live workers; None where that is not known: then reserves are taken
+            to be met, and limits do not count.
     """
-    kept = {rule.lane: max((reserved or {}).get(rule.lane, 0), _slots_kept(rule)) for rule in rules}
+    fleet = _fleet_reserves(rules, slots)
+    kept = {rule.lane: max((reserved or {}).get(rule.lane, 0), fleet[rule.lane]) for rule in rules}
+    limits = [(one, one.limit) for one in rules]
     found = []
-    for rule in rules:
-        meetings = [meeting(rule, other) for other in rules if other is not rule]
-        by = {
-            m.other: m.starves_behind_s or 0.0 for m in meetings if m.starves_behind_s is not None
-        }
-        if not by or kept[rule.lane]:
+    for rule, limit in limits:
+        if kept[rule.lane]:
             continue
-        if slots is None or slots <= _taken(by, [one for one in rules if one is not rule], kept):
-            found.append(Starvation(rule.lane, by))
+        others = [one for one in rules if one is not rule]
+        by, accepted = {}, {}
+        for other in [one for one, theirs in limits if theirs >= limit and one is not rule]:
+            starves_behind_s = _bound(rule, other)[1]
+            if starves_behind_s is None:
+                continue
+            by[other.lane] = starves_behind_s
+            how = None if starves_behind_s else _acceptance(rule, other, is_sized=slots is not None)
+            if how is not None:
+                accepted[other.lane] = how
+        if by and (slots is None or slots <= _taken(by, others, kept)):
+            found.append(Starvation(rule.lane, by, accepted))
     return found
 
 
-def _slots_kept(rule: Rule) -> int:
-    return rule.reserve if isinstance(rule.reserve, int) else 1
+def _acceptance(own: Rule, other: Rule, *, is_sized: bool) -> Acceptance | None:
+    """Return what says that `own` may wait for ever while `other` has work; None for nothing."""
+    if own.may_starve:
+        return "may_starve"
+    if not own.ages:
+        return "no_aging"
+    if other.priority in _OUT_OF_REACH and own.aging_cap >= _USUAL_CAP:
+        return "default_order"
+    if other.max_running is not None and not is_sized:
+        return "max_running"
+    return None
+
+
+def _fleet_reserves(rules: Sequence[Rule], slots: int | None) -> dict[str, int]:
+    """Return lane → slots that the fleet keeps for it: those declared, cut to what there are."""
+    wanted = {
+        rule.lane: rule.reserve if isinstance(rule.reserve, int) else 1
+        for rule in sorted(rules, key=lambda rule: -rule.priority)
+    }
+    if slots is None:
+        return wanted
+    return fleet_reserve(wanted, slots=slots, free=slots, running={})
 
 
 def _taken(by: Mapping[str, float], others: Sequence[Rule], kept: Mapping[str, int]) -> float:
@@ -331,3 +431,49 @@ def _taken(by: Mapping[str, float], others: Sequence[Rule], kept: Mapping[str, i
         else max(rule.max_running, kept[rule.lane])
         for rule in others
     )
+
+
+def unsaid(rules: Sequence[Rule]) -> list[Starvation]:
+    """Return the lanes that can starve while another has work, and do not say so."""
+    highest = max((rule.priority for rule in rules), default=0.0)
+    # Nearly always there is no such lane: then this is O(lanes).
+    if not any(rule.ages and not rule.may_starve and rule.limit <= highest for rule in rules):
+        return []
+    return [one for one in starvation(rules) if one.unsaid_by]
+
+
+def unsaid_text(rules: Iterable[Rule], starving: Sequence[Starvation], *, say: str) -> str:
+    """Return why lanes that starve and do not say so are refused, with the ways out.
+
+    Args:
+        rules: all lanes.
+        starving: the lanes, each with an `unsaid_by`; the numbers are those of the first.
+        say: how to say that it is meant.
+    """
+    by_name = {rule.lane: rule for rule in rules}
+    first, *more = starving
+    own = by_name[first.lane]
+    others = sorted((by_name[lane] for lane in first.unsaid_by), key=lambda one: -one.priority)
+    highest = others[0]
+    lanes = "the other" if len(others) == 1 else "the others"
+    likewise = "; ".join(f"{one.lane!r} behind {_and(map(repr, one.unsaid_by))}" for one in more)
+    return (
+        f"lane {own.lane!r} can wait for ever behind {_and(repr(one.lane) for one in others)}: by "
+        f"waiting its jobs get to {_points(own.limit)} points at most (priority "
+        f"{_points(own.priority)} + aging_cap {_points(own.aging_cap)}), and new ones of "
+        + ", ".join(f"{one.lane} have {_points(one.priority)}" for one in others)
+        + f".{f' Likewise {likewise}.' if likewise else ''} Let it get there (aging_cap above "
+        f"{_points(highest.priority - own.priority)}), bring the priorities together (its own "
+        f"above {_points(highest.priority - own.aging_cap)}, or {lanes} below "
+        f"{_points(own.limit)}), keep a slot for it (reserve=1), or say that it is meant: {say}"
+    )
+
+
+def _points(value: float) -> str:
+    return f"{value:,.12g}"
+
+
+def _and(names: Iterable[str]) -> str:
+    """Return names as in a sentence."""
+    *head, last = names
+    return f"{', '.join(head)} and {last}" if head else last

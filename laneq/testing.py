@@ -23,13 +23,12 @@ import functools
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from laneq import codec, ids
 from laneq.app import LaneQ, running_loop
 from laneq.calls import jobs, lanes, workers
-from laneq.calls.call import Call, Plan, Until
+from laneq.calls.call import Call, Plan, Until, astep_through, step_through
 from laneq.calls.workers import Claimed, Ended, Seats
 from laneq.errors import ConfigError, JobFailed, UnreadablePayload, UsageError
 from laneq.options import Seconds, seconds_of, to_us
@@ -158,12 +157,7 @@ class Testing:
         self._client = self._new_client()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._app.use_stand_in(None)
         self._client.close()
         if self._loop is not None:
@@ -172,13 +166,8 @@ class Testing:
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.__exit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
     # --- what a test asks for ---------------------------------------------------------
 
@@ -245,36 +234,17 @@ class Testing:
 
     def run(self, plan: Plan[T], /) -> T:
         """Carry out a plan; a wait runs what is due."""
-        try:
-            step = next(plan)
-            while True:
-                try:
-                    answer = self._wait(step) if isinstance(step, Until) else self.call(step)
-                except BaseException as error:  # noqa: BLE001  the plan decides
-                    step = plan.throw(error)
-                else:
-                    step = plan.send(answer)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        return step_through(
+            plan, lambda step: self._wait(step) if isinstance(step, Until) else self.call(step)
+        )
 
     async def arun(self, plan: Plan[T], /) -> T:
         """Carry out a plan in a coroutine; the asynchronous twin of `run`."""
-        try:
-            step = next(plan)
-            while True:
-                try:
-                    if isinstance(step, Until):
-                        answer = await self._await(step)
-                    else:
-                        answer = self.call(step)
-                except BaseException as error:  # noqa: BLE001  the plan decides
-                    step = plan.throw(error)
-                else:
-                    step = plan.send(answer)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+
+        async def act(step: Call[Any] | Until[Any]) -> Any:
+            return await self._await(step) if isinstance(step, Until) else self.call(step)
+
+        return await astep_through(plan, act)
 
     def _wait(self, until: Until[T]) -> T:
         value = self.call(until.call)
@@ -305,37 +275,21 @@ class Testing:
             if self._loop is None:
                 self._loop = asyncio.Runner()
             loop = self._loop
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        if step.is_async:
-                            answer = loop.run(step.arun(), context=step.context)
-                        else:
-                            answer = step.run()
-                    except BaseException:
-                        steps.close()
-                        raise
-                    step = steps.send(answer)
-            except StopIteration as end:
-                return int(end.value)
+
+            def act(step: _Do) -> _Came:
+                return loop.run(step.arun(), context=step.context) if step.is_async else step.run()
+
+            return step_through(steps, act)
 
     async def _adrive(self, steps: _Steps[int]) -> int:
         loop = asyncio.get_running_loop()
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    if step.is_async:
-                        answer = await loop.create_task(step.arun(), context=step.context)
-                    else:
-                        answer = await asyncio.to_thread(step.run)
-                except BaseException:
-                    steps.close()
-                    raise
-                step = steps.send(answer)
-        except StopIteration as end:
-            return int(end.value)
+
+        async def act(step: _Do) -> _Came:
+            if step.is_async:
+                return await loop.create_task(step.arun(), context=step.context)
+            return await asyncio.to_thread(step.run)
+
+        return await astep_through(steps, act)
 
     # --- a run ------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ An expected start is a guess from measured rates, and comes with what it was mad
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from laneq import order
@@ -234,6 +234,11 @@ class _Scene:
         return sorted(found, key=lambda one: -one[1].value_at(self.place.now_us))
 
 
+def _plain(job: JobView, now: float, text: str) -> Explanation:
+    """Return an explanation that says this of a job, and no more."""
+    return Explanation(id=job.id, task=job.task, lane=job.lane, state=job.state, at=now, text=text)
+
+
 # --- ended ------------------------------------------------------------------
 
 
@@ -258,16 +263,7 @@ def _ended(job: JobView, place: JobPlace) -> Explanation:
         case _:
             text = f"It expired{ago}: it had not started by then"
             advice = f"laneq jobs retry {job.id}"
-    return Explanation(
-        id=job.id,
-        task=job.task,
-        lane=job.lane,
-        state=job.state,
-        at=now,
-        text=f"{text}.",
-        worker=job.worker,
-        advice=advice,
-    )
+    return replace(_plain(job, now, f"{text}."), worker=job.worker, advice=advice)
 
 
 # --- running ----------------------------------------------------------------
@@ -299,13 +295,8 @@ def _running(scene: _Scene) -> Explanation:
         advice = f"on {worker.host}: kill {worker.pid}"
     if job.cancel_requested:
         text += "; its worker was told to cancel it"
-    return Explanation(
-        id=job.id,
-        task=job.task,
-        lane=job.lane,
-        state=job.state,
-        at=now,
-        text=f"{text}.",
+    return replace(
+        _plain(job, now, f"{text}."),
         worker=job.worker,
         lease_left_s=left_s,
         advice=advice,
@@ -331,13 +322,8 @@ def _scheduled(scene: _Scene) -> Explanation:
     expected = Expected(max(due_at - now, 0), "when it is due", {"due_in_s": due_at - now})
     if holds:
         expected = Expected(None, "not before somebody ends what will stop it then")
-    return Explanation(
-        id=job.id,
-        task=job.task,
-        lane=job.lane,
-        state=job.state,
-        at=now,
-        text=f"It is due in {duration(max(due_at - now, 0))}: {why}.",
+    return replace(
+        _plain(job, now, f"It is due in {duration(max(due_at - now, 0))}: {why}."),
         due_at=due_at,
         holds=holds,
         takers=_takers(scene),
@@ -368,14 +354,12 @@ def _parked(scene: _Scene) -> Explanation:
     holds = (*(one for one in _holds(scene) if one.kind in STOPS), hold)
     if holds[0] is not hold:
         expected = Expected(None, "not before somebody ends what stops it", inputs)
-    return Explanation(
-        id=job.id,
-        task=job.task,
-        lane=job.lane,
-        state=job.state,
-        at=scene.now,
-        text=f"It steps aside, since its task is at its max_running of {most}; it comes back to "
-        "its old place when one of the task ends.",
+    text = (
+        f"It steps aside, since its task is at its max_running of {most}; it comes back to its "
+        "old place when one of the task ends."
+    )
+    return replace(
+        _plain(job, scene.now, text),
         holds=holds,
         takers=_takers(scene),
         expected=expected,
@@ -395,13 +379,8 @@ def _waiting(scene: _Scene) -> Explanation:
         text = f"It waits at place {position:,} of {waiting:,} in {job.lane}: {holds[0].text}."
     else:
         text = "Nothing holds it back: it starts with the next claim."
-    return Explanation(
-        id=job.id,
-        task=job.task,
-        lane=job.lane,
-        state=job.state,
-        at=scene.now,
-        text=text,
+    return replace(
+        _plain(job, scene.now, text),
         position=position,
         waiting=waiting,
         value=round(scene.as_head.value_at(place.now_us), 3),

@@ -1,8 +1,14 @@
-"""How times are written for people, by commands and in the reasons of decisions."""
+"""How people are told of times, in commands and reasons, and what is told in several places."""
 
 from __future__ import annotations
 
 from typing import Final
+
+#: Why a namespace has no lanes, and what to do.
+NOTHING_PUBLISHED: Final = (
+    "nothing was published there yet. A worker that starts does it, and a first enqueue. Another "
+    "namespace is chosen with --namespace, another Redis with --url."
+)
 
 _MINUTE: Final = 60.0
 

@@ -37,7 +37,7 @@ async def await_until(
         async with asyncio.timeout(within_s) as limit:
             while True:
                 value = condition()
-                if inspect.isawaitable(value):
+                if inspect.iscoroutine(value):
                     value = await value
                 if value:
                     return value

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import laneq
@@ -163,12 +162,7 @@ class Crew:
         self.book = Book(Path(self._folder.name) / "stamps")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for child in self._children:
             child.stop()
         for child in self._children:

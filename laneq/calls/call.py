@@ -7,7 +7,7 @@ two drivers, sync and async, that carry them out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from laneq.scripts import Script
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +75,41 @@ class Until(Generic[T]):
 
 #: Several steps: each yield is answered with the value of the call or wait.
 Plan: TypeAlias = Generator[Call[Any] | Until[Any], Any, T]
+
+
+def step_through(steps: Generator[S, Any, T], act: Callable[[S], Any]) -> T:
+    """Carry out a generator of steps, as a `Plan` is one, and return its value.
+
+    Args:
+        steps: each of its yields is answered with what `act` returns; what that raises is
+            raised where it yields.
+        act: carries out one step.
+    """
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = act(step)
+            except BaseException as error:  # noqa: BLE001  the generator decides
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+async def astep_through(steps: Generator[S, Any, T], act: Callable[[S], Awaitable[Any]]) -> T:
+    """Carry out a generator of steps; the asynchronous twin of `step_through`."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = await act(step)
+            except BaseException as error:  # noqa: BLE001  the generator decides
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as end:
+        value: T = end.value
+        return value

@@ -537,9 +537,8 @@ class Cancelled:
 def cancel(keys: Keys, job_id: str, *, lanes: Sequence[str], keep_us: int) -> Call[Cancelled]:
     """Cancel a job.
 
-    Args:
-        keep_us: how long the record of one that never starts is kept, where the job itself
-            does not say (its ``result_ttl``).
+    The record of one that never starts is kept for its ``result_ttl``, or `keep_us` where it
+    names none.
 
     Raises (on reading):
         JobNotFound: no job has this id.

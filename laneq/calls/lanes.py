@@ -106,6 +106,7 @@ class LanesInForce:
                 aging_cap=lane.aging_cap,
                 reserve=lane.reserve,
                 max_running=None if lane.max_running < 0 else lane.max_running,
+                may_starve=self.wire(lane.name).get("may_starve") is True,
             )
             for lane in self.lanes
         ]

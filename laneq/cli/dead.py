@@ -11,7 +11,7 @@ from laneq.calls import jobs as job_calls
 from laneq.calls import stats
 from laneq.cli.confirm import ask_before
 from laneq.cli.group import NounGroup, data_options
-from laneq.cli.look import MOST, PAGE, Filter, list_jobs, look_at
+from laneq.cli.look import MOST, PAGE, Filter, list_jobs, look_at, revive
 from laneq.cli.output import Column, duration, print_table, progress
 from laneq.cli.report import note, print_json
 from laneq.cli.session import Session, opened
@@ -120,19 +120,8 @@ def retry(
     return Status.DONE if is_done else Status.BAD_NEWS
 
 
-def _revive(session: Session, ids: Sequence[str]) -> list[str]:
-    words: list[str] = []
-    for start in range(0, len(ids), PAGE):
-        page = ids[start : start + PAGE]
-        call = job_calls.revive(session.keys, page, lanes=session.lanes.names)
-        answers = session.call(call)
-        words.extend(answers)
-    return words
-
-
 def _counted(words: Sequence[str]) -> Counter[str]:
-    known = {"revived": "revived", "no_body": "no_body"}
-    return Counter(known.get(word, "skipped") for word in words)
+    return Counter(word if word in {"revived", "no_body"} else "skipped" for word in words)
 
 
 def _retry_named(session: Session, ids: list[str], wanted: Filter) -> Counter[str]:
@@ -150,7 +139,7 @@ def _retry_named(session: Session, ids: list[str], wanted: Filter) -> Counter[st
         else:
             why = f"of task {job.task} in lane {job.lane}: not asked for"
         note(f"job {job_id}: {why}")
-    words = _revive(session, letters)
+    words = revive(session, letters)
     for job_id, word in zip(letters, words, strict=True):
         if word == "no_body":
             note(f"job {job_id}: its body is gone, so it cannot run again")
@@ -161,7 +150,7 @@ def _retry_all(session: Session, lanes: Sequence[str], wanted: Filter) -> Counte
     counts: Counter[str] = Counter()
 
     def act(lane: str, ids: Sequence[str]) -> int:  # noqa: ARG001  the outcome names the lane
-        words = _revive(session, _of_task(session, ids, wanted))
+        words = revive(session, _of_task(session, ids, wanted))
         counts.update(_counted(words))
         return words.count("revived")
 

@@ -130,7 +130,7 @@ class _Server:
     """The server of a data folder.
 
     Attributes:
-        address: where it is, with the app's database.
+        address, url: where it is, with the app's database; read, and as text.
         data: its folder.
         own: None where another `laneq dev` has started it.
     """

@@ -67,29 +67,19 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.ensure_object(Settings).wants_json = True
 
 
-_URL: Final = click.option(
-    "--url",
-    metavar="URL",
-    expose_value=False,
-    callback=_note,
-    is_eager=True,
-    help="Address of Redis [env: LANEQ_URL].",
+def _setting(flag: str, metavar: str, text: str) -> Callable[[F], F]:
+    """Return an option that is noted in the settings, wherever on the line it is given."""
+    return click.option(
+        flag, metavar=metavar, expose_value=False, callback=_note, is_eager=True, help=text
+    )
+
+
+_URL: Final = _setting("--url", "URL", "Address of Redis [env: LANEQ_URL].")
+_NAMESPACE: Final = _setting(
+    "--namespace", "NAME", "The queue system in that Redis [env: LANEQ_NAMESPACE]."
 )
-_NAMESPACE: Final = click.option(
-    "--namespace",
-    metavar="NAME",
-    expose_value=False,
-    callback=_note,
-    is_eager=True,
-    help="The queue system in that Redis [env: LANEQ_NAMESPACE].",
-)
-_APP: Final = click.option(
-    "--app",
-    metavar="MODULE:ATTR",
-    expose_value=False,
-    callback=_note,
-    is_eager=True,
-    help="The app, also as MODULE or path/file.py [env: LANEQ_APP].",
+_APP: Final = _setting(
+    "--app", "MODULE:ATTR", "The app, also as MODULE or path/file.py [env: LANEQ_APP]."
 )
 _JSON: Final = click.option(
     "--json",

@@ -10,7 +10,7 @@ import click
 
 from laneq.calls import jobs as job_calls
 from laneq.cli.group import NounGroup, data_options
-from laneq.cli.look import MOST, Filter, list_jobs
+from laneq.cli.look import MOST, Filter, list_jobs, revive
 from laneq.cli.output import (
     Column,
     compact,
@@ -289,7 +289,11 @@ def _cancel(session: Session, job_id: str) -> dict[str, Any]:
 def retry(settings: Settings, ids: tuple[str, ...]) -> Status:
     """Give ended jobs a new life: they wait again, and their attempts start from 1."""
     with opened(settings) as session:
-        answers = revive(session, list(dict.fromkeys(ids)))
+        named = list(dict.fromkeys(ids))
+        answers = [
+            {"id": job_id, "outcome": word, "message": _SAYS.get(word, word)}
+            for job_id, word in zip(named, revive(session, named), strict=True)
+        ]
     for answer in answers:
         _tell(settings, answer)
     if settings.wants_json:
@@ -304,19 +308,6 @@ _SAYS = {
     "unknown": "not found, or its record has run out",
     "open": "it has not ended: there is nothing to retry",
 }
-
-
-def revive(session: Session, ids: list[str]) -> list[dict[str, Any]]:
-    """Give ended jobs a new life, in pages; returns id, outcome and words for each."""
-    answers: list[dict[str, Any]] = []
-    for start in range(0, len(ids), 100):
-        page = ids[start : start + 100]
-        words = session.call(job_calls.revive(session.keys, page, lanes=session.lanes.names))
-        answers += [
-            {"id": job_id, "outcome": word, "message": _SAYS.get(word, word)}
-            for job_id, word in zip(page, words, strict=True)
-        ]
-    return answers
 
 
 def _tell(settings: Settings, answer: dict[str, Any]) -> None:

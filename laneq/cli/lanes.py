@@ -29,10 +29,10 @@ from laneq.cli.report import note, print_json
 from laneq.cli.session import Session, opened
 from laneq.cli.settings import Settings
 from laneq.cli.status import Status
-from laneq.errors import UnknownLane
+from laneq.errors import OptionError, UnknownLane
 from laneq.model import BALANCE, EVENTS, LaneView
 from laneq.options import WIRE_NAMES, Lane
-from laneq.precedence import Standing, standing
+from laneq.precedence import Rule, Standing, Starvation, standing, starvation, unsaid_text
 
 #: What --window takes → seconds.
 _WINDOWS: Final = {"1m": 60, "5m": 300, "1h": 3600}
@@ -116,7 +116,7 @@ def _print_lanes(views: Sequence[LaneView]) -> None:
     ]
     # What is zero nearly always has a column only when it is not.
     for title, cells in (
-        ("later", [number(view.scheduled) if view.scheduled else "" for view in views]),
+        ("scheduled", [number(view.scheduled) if view.scheduled else "" for view in views]),
         ("dead", [number(view.dead) if view.dead else "" for view in views]),
         ("", ["paused" if view.paused else "" for view in views]),
     ):
@@ -157,7 +157,10 @@ def show(settings: Settings, lane: str) -> None:
     settings_now = _options(in_force.wire(lane))
     overridden = {o: v for o, v in settings_now.items() if WIRE_NAMES[o] in _over(in_force, lane)}
     dropped = depth.counts.get("dropped", 0)
-    meaning = standing(lane, in_force.rules())
+    rules = in_force.rules()
+    meaning = standing(lane, rules)
+    starving = next((one for one in starvation(rules) if one.lane == lane), None)
+    decision = _decision(in_force, lane)
     if settings.wants_json:
         print_json(
             {
@@ -168,13 +171,12 @@ def show(settings: Settings, lane: str) -> None:
                 "overridden": overridden,
                 "windows": [_window_json(s, spread) for s, spread in spreads.items()],
                 "order": {m.other: m.text for m in meaning.meetings},
-                "standing": _standing_json(meaning),
-                "decision": _decision(in_force, lane),
+                "standing": _standing_json(meaning, starving),
+                "decision": decision,
             }
         )
         return
     _print_present(view, dropped)
-    decision = _decision(in_force, lane)
     if decision is not None:
         _print_decision(decision)
     click.echo()
@@ -184,8 +186,7 @@ def show(settings: Settings, lane: str) -> None:
     click.echo()
     _print_counts(view)
     if meaning.meetings:
-        click.echo(f"\nOrder. {meaning.text}")
-        print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
+        _print_standing(meaning, starving)
 
 
 def _decision(lanes_: LanesInForce, lane: str) -> dict[str, Any] | None:
@@ -326,12 +327,23 @@ def _print_counts(view: LaneView) -> None:
 # --- what a priority means --------------------------------------------------
 
 
-def _standing_json(meaning: Standing) -> dict[str, Any]:
+def _print_standing(meaning: Standing, starving: Starvation | None) -> None:
+    click.echo(f"\nOrder. {meaning.text}")
+    if starving is None and meaning.starved_by:
+        click.echo("Its reserve ends that: a slot of the fleet is kept for it.")
+    elif starving is not None and starving.acceptance:
+        click.echo(f"{starving.acceptance[0].upper()}{starving.acceptance[1:]}.")
+    print_fields([(f"  {m.other}", m.text) for m in meaning.meetings])
+
+
+def _standing_json(meaning: Standing, starving: Starvation | None) -> dict[str, Any]:
     return {
         "text": meaning.text,
         "full_after_s": meaning.full_after_s,
         "sure_after_s": meaning.sure_after_s,
         "starved_by": list(meaning.starved_by),
+        "accepted": dict(starving.accepted) if starving else {},
+        "unsaid": list(starving.unsaid_by) if starving else [],
         "against": [
             {
                 "lane": m.other,
@@ -359,9 +371,13 @@ def set_(settings: Settings, lane: str, changes: tuple[str, ...]) -> None:
 
     Times are seconds, or take a unit (250ms, 5m, 7d). "none" switches off what can be off.
 
+    Refused is what would let a lane wait for ever although it ages, unless may_starve=true is
+    set for it: in the same call, or before where another lane is set.
+
     \b
     laneq lanes set batch priority=50 aging=0
     laneq lanes set urgent reserve=3 slo=250ms
+    laneq lanes set reports priority=-2000 may_starve=true
     """  # noqa: D301  \b is click's mark for lines to keep
     wanted: dict[str, object] = {}
     for change in changes:
@@ -410,10 +426,15 @@ def _change(settings: Settings, name: str, changes: Mapping[str, object] | None)
             wire = after.to_wire()
             touched = _touched(before, after, changes)
             stored = {WIRE_NAMES[option]: wire[WIRE_NAMES[option]] for option in touched}
+        was = session.lanes.rules()
+        rules = [Rule.of(after) if rule.lane == name else rule for rule in was]
+        if changes is not None:
+            _refuse_starving(name, was, rules, changes)
         try:
             version = session.call(lane_calls.set_lane(session.keys, name, stored))
         except UnknownLane as error:
             raise UnknownLane(name, session.lanes.names) from error
+    _tell_of_starving(was, rules)
     touched = _touched(before, after, changes or {})
     pairs = {option: (getattr(before, option), getattr(after, option)) for option in touched}
     if settings.wants_json:
@@ -424,6 +445,45 @@ def _change(settings: Settings, name: str, changes: Mapping[str, object] | None)
         click.echo(f"{name}: nothing was overridden")
     for option, (old, new) in pairs.items():
         click.echo(f"{name}: {option} {_shown(option, old)} → {_shown(option, new)}")
+
+
+def _refuse_starving(
+    name: str, was: Sequence[Rule], rules: Sequence[Rule], changes: Mapping[str, object]
+) -> None:
+    """Refuse a change that lets a lane wait for ever, where nothing says that it is meant.
+
+    A lane that waits behind the same one already is no reason to refuse another change.
+
+    Raises:
+        OptionError: it does.
+    """
+    strict = {one.lane: one.strict_by for one in starvation(was)}
+    found = []
+    for one in starvation(rules):
+        new = [lane for lane in one.unsaid_by if lane not in strict.get(one.lane, ())]
+        if new:
+            found.append(Starvation(one.lane, dict.fromkeys(new, 0.0)))
+    if not found:
+        return
+    found.sort(key=lambda one: one.lane != name)
+    lane = found[0].lane
+    if lane == name:
+        words = " ".join(f"{key}={value}" for key, value in changes.items() if key != "may_starve")
+        say = f"laneq lanes set {name} {words} may_starve=true"
+    else:
+        say = f"laneq lanes set {lane} may_starve=true, and then this"
+    raise OptionError("may_starve", unsaid_text(rules, found, say=say))
+
+
+def _tell_of_starving(was: Sequence[Rule], rules: Sequence[Rule]) -> None:
+    """Say which lanes a change lets wait for ever, although it was accepted."""
+    before = {one.lane: one for one in starvation(was)}
+    for one in starvation(rules):
+        past = before.get(one.lane)
+        new = set(one.strict_by) - set(past.strict_by if past else ())
+        if new or set(one.unsaid_by) - set(past.unsaid_by if past else ()):
+            behind = " or ".join(one.strict_by)
+            note(f"no job of {one.lane} starts while {behind} has jobs waiting; {one.acceptance}")
 
 
 def _touched(before: Lane, after: Lane, changes: Mapping[str, object]) -> list[str]:

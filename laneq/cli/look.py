@@ -1,4 +1,4 @@
-"""Find jobs in bounded pages: no call reads more than a page, no command without end."""
+"""Find and revive jobs in bounded pages: no call takes more than one, no command without end."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ def _brief(view: JobView) -> JobView:
 
     history = tuple(replace(entry, error=cut(entry.error)) for entry in view.history)
     return replace(view, error=cut(view.error), history=history)
+
+
+def revive(session: Session, ids: Sequence[str]) -> list[str]:
+    """Give ended jobs a new life, in pages; a word for each, see `laneq.calls.jobs.revive`."""
+    words: list[str] = []
+    for start in range(0, len(ids), PAGE):
+        page = ids[start : start + PAGE]
+        call = job_calls.revive(session.keys, page, lanes=session.lanes.names)
+        answers = session.call(call)
+        words += answers
+    return words
 
 
 def wanted_in(

@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from laneq.bench.lanes import PUBLISHED
 from laneq.calls import workers as worker_calls
 from laneq.cli.group import data_options
 from laneq.cli.output import Column, compact, milliseconds, number, print_table, progress
@@ -419,7 +420,8 @@ def _range_json(figure: Range) -> dict[str, float | None]:
 
 
 def _published(settings: Settings, seeds: Sequence[int]) -> None:
-    with progress("simulating", 8 * len(seeds)) as advance:
+    rows = sum(map(len, PUBLISHED.values()))
+    with progress("simulating", rows * len(seeds)) as advance:
         found = list(published_cases(seeds, progress=lambda: advance(1)))
     if settings.wants_json:
         print_json({"seeds": len(seeds), "rows": [_case_json(case) for case in found]})

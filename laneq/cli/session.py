@@ -19,6 +19,7 @@ from laneq.cli.settings import Settings
 from laneq.cli.target import app_of
 from laneq.drive import Address, SyncDriver
 from laneq.errors import RedisUnavailable, UnknownLane
+from laneq.wording import NOTHING_PUBLISHED
 
 T = TypeVar("T")
 
@@ -92,9 +93,8 @@ class Session:
         """Tell the operator of a namespace without lanes that this may be the wrong one."""
         if not self.lanes.names:
             note(
-                f"namespace {self.keys.namespace!r} at {self.address} has no lanes: nothing was "
-                "published there yet. A worker that starts does it, and a first enqueue. Another "
-                "namespace is chosen with --namespace, another Redis with --url."
+                f"namespace {self.keys.namespace!r} at {self.address} has no lanes: "
+                f"{NOTHING_PUBLISHED}"
             )
 
 

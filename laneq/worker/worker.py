@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from laneq.calls import workers
@@ -42,6 +41,7 @@ from laneq.worker.runner import STUCK_AFTER_S, Reason, Run, Runner, call_hooks
 from laneq.worker.server import warn_of_server
 from laneq.worker.sizer import ReserveSizer
 from laneq.worker.slots import Slots
+from laneq.worker.starving import StarvingLanes
 from laneq.worker.wellness import LIMIT_S, Signs, Wellness
 
 T = TypeVar("T")
@@ -148,6 +148,7 @@ class Worker:
         self._end_of_grace: float | None = None
         self._ended_by_news: dict[int, tuple[float, Reason]] = {}
         self._rare = Throttle(_QUIET_S)
+        self._starving = StarvingLanes()
         self._is_started = False
         self._turns = 0
         self._is_turn_asked = False
@@ -173,12 +174,7 @@ class Worker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # --- start ------------------------------------------------------------------------
@@ -331,6 +327,7 @@ class Worker:
         self._lanes = lanes.names
         self._heartbeat.set_interval(shortest_lease_us(lanes))
         self._sizer.know(lanes)
+        self._starving.know(lanes)
         if self._elastic is not None:
             self._elastic.know(lanes, self._served)
             self._elastic.idle_s = self._heartbeat.interval_s

@@ -91,6 +91,37 @@ def test_an_option_that_cannot_be_used_is_an_error_at_once(options, message):
         LaneQ(**options)
 
 
+def test_lanes_of_which_one_can_wait_for_ever_are_refused_unless_it_says_so():
+    high = Lane("high", priority=5000)
+    with pytest.raises(OptionError) as error:
+        LaneQ(lanes=[high, Lane("low", priority=10)])
+    assert error.value.option == "may_starve"
+    for told in ("'low' can wait for ever behind 'high'", "810", "5,000", "4,990", "reserve=1"):
+        assert told in str(error.value)
+    assert str(error.value).endswith("Lane('low', …, may_starve=True).")
+    for low in (
+        Lane("low", priority=10, may_starve=True),
+        Lane("low", priority=10, aging=0),
+        Lane("low", priority=10, reserve=1),
+        Lane("low", priority=10, aging_cap=5000),
+        Lane("low", priority=4500),
+    ):
+        assert list(LaneQ(lanes=[high, low]).lanes) == ["high", "low"]
+
+
+def test_the_page_on_priorities_shows_the_refusal_as_it_is():
+    with pytest.raises(OptionError) as error:
+        LaneQ(lanes=[Lane("mail", priority=5000), Lane("reports", priority=10)])
+    page = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text("utf-8")
+    assert f"laneq.errors.OptionError: {error.value}" in " ".join(page.split())
+
+
+def test_the_default_lanes_say_so_and_lanes_in_their_manner_need_not():
+    assert [lane.name for lane in LaneQ().lanes.values() if not lane.may_starve] == ["critical"]
+    LaneQ(lanes=[Lane("urgent", priority=1000, reserve=2, slo=0.25), Lane("batch", priority=10)])
+    LaneQ(lanes=[Lane("critical", priority=10_000), Lane("reports", target="1h"), Lane("normal")])
+
+
 def test_an_app_never_shows_its_password():
     app = LaneQ("redis://me:se%2Fcret@host:1/0", namespace="n")
     assert "***" in repr(app)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -147,10 +146,11 @@ def test_a_crew_stops_what_it_started(rig):
 
 
 def _wait_for_number(child: Child) -> int:
-    give_up_at = time.monotonic() + 20
-    while not child.tail.strip().isdecimal():
-        assert time.monotonic() < give_up_at, child.tail
+    def is_there() -> bool:
         child.check()
+        return child.tail.strip().isdecimal()
+
+    wait_until(is_there, 20, "a number")
     return int(child.tail)
 
 

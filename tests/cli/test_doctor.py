@@ -183,6 +183,18 @@ def test_a_wait_beyond_the_run_time_is_told_of_a_reserve_and_of_none(own: Own) -
     assert own.doctor() == {"wait_follows_others": "warning"}
 
 
+def test_a_lane_that_can_starve_is_a_warning_until_somebody_says_that_it_may(own: Own) -> None:
+    own.stage.set_lane("urgent", {"priority": 5000})
+    own.stage.set_lane("batch", {"reserve": 0})
+    assert own.doctor() == {"can_starve": "warning"}
+    place = ("--url", own.server.url, "--namespace", "own")
+    own.laneq.out("lanes", "set", "batch", "may_starve=true", *place)
+    assert own.doctor() == {"can_starve": "info"}
+    assert "accepted knowingly: may_starve is set" in own.laneq.out("doctor", *place)
+    own.laneq.out("lanes", "reset", "batch", *place)
+    assert own.doctor() == {}
+
+
 def test_leases_that_expire_and_jobs_that_die_are_seen_by_how_the_counts_grow(own: Own) -> None:
     stage = own.stage
     counts = stage.key("counts", "batch")

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from laneq import Lane
 from tests.cli.conftest import Commands
 from tests.stage import Stage
 
@@ -192,6 +193,108 @@ def test_each_verb_refuses_an_unknown_lane(laneq: Commands, stage: Stage, verb: 
     answer = laneq("lanes", verb, "nope")
     assert answer.status == 2
     assert "unknown lane 'nope'" in answer.err
+
+
+# --- what may wait for ever ---
+
+
+APART = (Lane("high", priority=5000), Lane("mid", priority=4500), Lane("low", priority=4300))
+
+
+def test_a_change_that_lets_a_lane_wait_for_ever_is_refused_and_changes_nothing(
+    laneq: Commands, stage: Stage
+):
+    stage.publish(*APART)
+    for changes in (["priority=10"], ["aging_cap=1"], ["target=5m"], ["aging_cap=5", "aging=9"]):
+        answer = laneq("lanes", "set", "low", *changes)
+        assert answer.status == 2, changes
+        assert "may_starve: lane 'low' can wait for ever behind 'high'" in answer.err
+        assert f"laneq lanes set low {' '.join(changes)} may_starve=true" in answer.err
+        assert laneq.json("lanes", "show", "low", schema="lane")["overridden"] == {}
+
+
+def test_a_change_is_made_where_the_same_call_says_that_the_lane_may_starve(
+    laneq: Commands, stage: Stage
+):
+    stage.publish(*APART)
+    answer = laneq("lanes", "set", "low", "priority=10", "may_starve=true")
+    assert answer.status == 0
+    assert answer.out.splitlines() == [
+        "low: priority 4,300 → 10",
+        "low: may_starve no → yes",
+    ]
+    assert "no job of low starts while" in answer.err
+    assert "accepted knowingly: may_starve is set" in answer.err
+    shown = laneq.json("lanes", "show", "low", schema="lane")
+    assert shown["settings"]["may_starve"] is True
+    assert shown["standing"]["unsaid"] == []
+    assert shown["standing"]["accepted"]["high"] == "may_starve"
+    text = laneq.out("lanes", "show", "low")
+    assert "jobs waiting for ever.\nAccepted knowingly: may_starve is set.\n" in text
+    # From now on it may be changed as one likes.
+    assert laneq("lanes", "set", "low", "priority=11").err == ""
+
+
+def test_a_change_that_starves_another_lane_is_refused_until_that_one_may(
+    laneq: Commands, stage: Stage
+):
+    stage.publish(*APART)
+    answer = laneq("lanes", "set", "low", "priority=5500")
+    assert answer.status == 2
+    assert "lane 'mid' can wait for ever behind 'low'" in answer.err
+    assert answer.err.rstrip().endswith("laneq lanes set mid may_starve=true, and then this")
+    laneq.out("lanes", "set", "mid", "may_starve=true")
+    laneq.out("lanes", "set", "low", "priority=5500")
+
+
+@pytest.mark.parametrize("change", ["aging=0", "reserve=0", "priority=4200.5"])
+def test_strict_priority_that_is_asked_for_is_accepted_and_told(
+    laneq: Commands, stage: Stage, change: str
+):
+    stage.publish(*APART)
+    answer = laneq("lanes", "set", "low", change)
+    assert answer.status == 0
+    told = "laneq: no job of low starts while critical or high or mid has jobs waiting; accepted "
+    assert answer.err.startswith(told) == (change == "aging=0")
+
+
+def test_a_lane_that_starves_already_is_no_reason_to_refuse_other_changes(
+    laneq: Commands, stage: Stage
+):
+    stage.publish(*APART, Lane("far", priority=10))  # as another app may
+    shown = laneq.json("lanes", "show", "far", schema="lane")["standing"]
+    assert shown["accepted"] == {"critical": "default_order", "urgent": "default_order"}
+    assert shown["unsaid"] == ["high", "mid", "low"]
+    text = laneq.out("lanes", "show", "far")
+    assert "\nNothing says that it may wait for ever behind high, mid and low." in text
+    for change in ("slo=1", "priority=20", "aging_cap=900", "paused=true"):
+        answer = laneq("lanes", "set", "far", change)
+        assert (answer.status, answer.err) == (0, ""), change
+    assert laneq("lanes", "set", "high", "priority=5001").status == 0
+    laneq.out("lanes", "set", "far", "reserve=1")
+    text = laneq.out("lanes", "show", "far")
+    assert "jobs waiting for ever.\nIts reserve ends that: a slot" in text
+    answer = laneq("lanes", "set", "far", "reserve=0")
+    assert answer.status == 2
+    assert "can wait for ever behind 'high', 'mid' and 'low'" in answer.err
+
+
+def test_a_reset_is_never_refused_and_says_what_it_lets_wait_for_ever(
+    laneq: Commands, stage: Stage
+):
+    stage.publish(Lane("high", priority=5000), Lane("low", priority=10))
+    laneq.out("lanes", "set", "low", "reserve=1")
+    answer = laneq("lanes", "reset", "low")
+    assert answer.status == 0
+    assert "high or urgent has jobs waiting; nothing says that it may wait for ever" in answer.err
+    laneq.out("lanes", "set", "low", "may_starve=yes")
+    answer = laneq("lanes", "set", "low", "may_starve=no")
+    assert answer.status == 0
+    assert "nothing says that it may wait for ever behind high" in answer.err
+
+
+def test_the_help_of_set_says_what_is_refused(laneq: Commands):
+    assert "may_starve=true" in laneq.out("lanes", "set", "--help")
 
 
 # --- purge ---

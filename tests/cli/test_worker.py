@@ -66,6 +66,17 @@ def options(
 # --- options ---
 
 
+def test_an_app_with_a_lane_that_can_wait_for_ever_unsaid_is_wrong_usage_with_the_ways_out(
+    laneq: Commands, at_home: Path
+):
+    lanes = 'Lane("mail", priority=5000), Lane("reports", priority=10)'
+    (at_home / "shop_s.py").write_text(f"from laneq import *\napp = LaneQ(lanes=[{lanes}])\n")
+    answer = laneq("worker", "shop_s:app")
+    assert answer.status == 2
+    assert "lane 'reports' can wait for ever behind 'mail'" in answer.err
+    assert "Lane('reports', …, may_starve=True)" in answer.err
+
+
 def test_options_reach_the_worker(laneq: Commands, options):
     words = "-c 12 --lanes urgent,batch --reserve urgent=2 --reserve batch=1 --grace 1m --burst"
     assert laneq("worker", "shop_w:app", *words.split(), "--name", "w1").status == 0

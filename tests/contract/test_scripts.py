@@ -201,6 +201,22 @@ def test_the_probe_tries_every_command_that_work_is_made_of():
     assert needed <= tried
 
 
+def event_lists(name: str) -> list[tuple[str, ...]]:
+    """Return the tables of a source that are lists of events."""
+    lists = [
+        tuple(re.findall(r'"(\w+)"', inside))
+        for inside in re.findall(r'\{([ \w",\n]+)\}', code_of(name))
+    ]
+    known = {*model.EVENTS, *model.SIDE_EVENTS}
+    return [events for events in lists if events and known.issuperset(events)]
+
+
+def test_counts_that_must_add_up_are_the_same_in_lua_and_python():
+    job_ends = [event for event in model.BALANCE if event in model.EVENTS]
+    assert event_lists("lib/parking") == [model.ATTEMPT_ENDS]
+    assert event_lists("mend") == [("enqueued", *job_ends), ("started", *model.ATTEMPT_ENDS)]
+
+
 def test_states_and_events_have_one_spelling_in_lua_and_python():
     code = "\n".join(code_of(name) for name in SOURCES)
     states = set(re.findall(r'\bfinish\(i, id, "(\w+)"', code))

@@ -39,9 +39,10 @@ def lane(name: str, priority: float, **changes: Any) -> LaneFacts:
         "workers": 2,
         "measured_s": 300.0,
         "reserve_slots": reserve if isinstance(reserve, int) else 0,
+        "rule": rule,
         **changes,
     }
-    return LaneFacts(name=name, rule=rule, **given)
+    return LaneFacts(name=name, **given)
 
 
 def urgent(**changes: Any) -> LaneFacts:

@@ -9,6 +9,7 @@ import pytest
 
 from laneq.doctor import FINDINGS, SEVERITIES, diagnose
 from laneq.facts import Facts, LaneFacts, ServerFacts, TaskFacts, server_facts
+from laneq.precedence import Rule
 from tests.doctor.situations import GOOD, MIB, TASKS, batch, facts, lane, situations, urgent, worker
 
 
@@ -238,6 +239,41 @@ def test_long_jobs_that_take_every_slot_are_a_warning_where_nothing_at_all_is_an
 def test_a_lane_that_starves_now_is_a_warning_where_one_that_could_is_good_to_know():
     now = batch(reserve=0, started=0, ended=0, jobs=0, running=0, oldest_wait_s=900.0)
     assert found(facts(urgent(), now))["can_starve"] == "warning"
+
+
+def test_a_lane_that_starves_unsaid_is_one_step_worse_until_somebody_says_that_it_may():
+    def severity(**changes: Any) -> tuple[str, Any, str]:
+        own = replace(high, lane="batch", priority=10, may_starve=changes.pop("may_starve", False))
+        lanes = urgent(rule=high), batch(rule=own, reserve=0, **changes)
+        (finding,) = [f for f in diagnose(facts(*lanes)) if f.finding == "can_starve"]
+        return finding.severity, finding.evidence["accepted"], finding.reason + finding.advice
+
+    high = Rule("urgent", 5_000, 2, 800)
+    now = {"started": 0, "ended": 0, "jobs": 0, "running": 0, "oldest_wait_s": 900.0}
+    kind, is_accepted, text = severity()
+    assert (kind, is_accepted) == ("warning", False)
+    assert "nothing says that it may wait for ever behind urgent" in text
+    assert "laneq lanes set batch may_starve=true" in text
+    assert severity(**now)[:2] == ("error", False)
+    kind, is_accepted, text = severity(may_starve=True)
+    assert (kind, is_accepted) == ("info", True)
+    assert "accepted knowingly: may_starve is set" in text
+    assert severity(may_starve=True, **now)[:2] == ("warning", True)
+
+
+def test_a_reserve_that_cannot_be_kept_does_not_hide_a_lane_that_can_starve():
+    (finding,) = [
+        f for f in diagnose(facts(urgent(reserve=9), batch(reserve=1))) if f.finding == "can_starve"
+    ]
+    assert finding.advice.startswith("start more slots")
+
+
+def test_what_waits_only_behind_a_lane_that_is_late_is_neither_accepted_nor_not():
+    lanes = urgent(rule=Rule("urgent", 500, 2, 800)), batch(reserve=0)
+    (finding,) = [f for f in diagnose(facts(*lanes)) if f.finding == "can_starve"]
+    assert finding.severity == "info"
+    assert "accepted" not in finding.evidence
+    assert finding.reason == "No job of batch starts while urgent is 2m35s late"
 
 
 def test_a_policy_that_evicts_without_a_limit_is_a_warning():

@@ -326,21 +326,22 @@ def numsub(counter: Counter) -> int:
     return int(counter.raw.pubsub_numsub(counter.channel)[0][1])
 
 
+def hears(counter: Counter, message: bytes, heard: list[bytes]) -> bool:
+    """Publish a message, and return whether it, or one before it, was heard."""
+    # The server may not have seen yet that a connection that broke is gone.
+    counter.raw.publish(counter.channel, message)
+    return message in heard
+
+
 def test_a_subscriber_hears_messages_also_after_a_reconnect(
     run: Run, proxy: Proxy, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
         heard: list[bytes] = []
-
-        def hears(message: bytes) -> bool:
-            # The server may not have seen yet that the connection before is gone.
-            counter.raw.publish(counter.channel, message)
-            return message in heard
-
         async with open_driver(proxy.url, namespace, patience_s=math.inf) as driver:
             await driver.subscribe(counter.channel, heard.append)
             for i in range(3):
-                await await_until(partial(hears, b"%d" % i))
+                await await_until(partial(hears, counter, b"%d" % i, heard))
                 proxy.cut()
             assert sorted(set(heard)) == [b"0", b"1", b"2"]
 
@@ -363,12 +364,7 @@ def test_a_subscription_comes_back_when_its_connection_breaks_at_once(
             wire = driver._wire
             assert wire is not None
             wire.give_up("cut")
-
-            def hears() -> bool:
-                counter.raw.publish(counter.channel, "x")
-                return bool(heard)
-
-            await await_until(hears)
+            await await_until(partial(hears, counter, b"x", heard))
 
     run(main())
 
@@ -383,12 +379,7 @@ def test_a_subscription_comes_back_after_an_outage_longer_than_patience(
             proxy.refuse()
             await await_until(lambda: driver._state.left_s() < 0)
             proxy.restore()
-
-            def hears() -> bool:
-                counter.raw.publish(counter.channel, "x")
-                return bool(heard)
-
-            await await_until(hears)
+            await await_until(partial(hears, counter, b"x", heard))
 
     run(main())
 

@@ -56,10 +56,14 @@ def test_fault_B2_a_job_that_blocks_the_loop_keeps_its_lease_and_is_named(
     jobs = [field.tasks.spin.enqueue(run_s), field.tasks.block.enqueue(run_s)]
     field.until_started(2)
     deadlines: dict[str, set[float]] = {job.id: set() for job in jobs}
-    while held := leases(field):
+
+    def are_over() -> bool:
+        held = leases(field)
         for job_id, deadline in held.items():
             deadlines[job_id].add(deadline)
-        time.sleep(0.05)
+        return not held
+
+    wait_until(are_over, FACTOR * run_s, "the end of both jobs")
     ids = [job.id for job in jobs]
     field.until_settled(ids)
     field.assert_once(ids)

@@ -6,6 +6,7 @@ import pytest
 
 from laneq.calls.workers import pass_on
 from laneq.options import Lane
+from tests.patience import wait_until
 from tests.stage import SECOND, START_US, new
 
 ALL = ("critical", "urgent", "normal", "batch")
@@ -121,8 +122,7 @@ def test_what_a_call_brings_back_wakes_others_and_not_the_worker_that_it_filled(
 
     thread = threading.Thread(target=listen)
     thread.start()
-    while not raw.info("clients")["blocked_clients"]:
-        pass
+    wait_until(lambda: raw.info("clients")["blocked_clients"])
     # One job is handed back, which wakes; another fills the only slot that was free.
     worker.claim(listening=ALL, free=1, outcomes=[worker.ended("a", "handed_back")])
     assert woken.wait(5)

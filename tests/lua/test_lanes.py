@@ -47,6 +47,21 @@ def test_publishing_the_same_again_changes_no_version(bare):
     assert bare.publish(Lane("a", priority=7)).version == 2
 
 
+def test_that_a_lane_may_starve_is_stored_beside_what_claims_are_told(bare):
+    bare.publish(Lane("a"), Lane("b", priority=1))
+    config = bare.hash("state")["config"]
+    assert bare.publish(Lane("a", may_starve=True)).version == 1
+    bare.run(lanes.set_lane(bare.keys, "b", {"may_starve": True}))
+    found = read(bare)
+    assert (found.version, bare.hash("state")["config"]) == (1, config), "no worker is told"
+    assert [rule.may_starve for rule in found.rules()] == [True, True]
+    bare.run(lanes.set_lane(bare.keys, "b", None))
+    # An older laneq publishes what it knows of.
+    older = {key: value for key, value in Lane("a").to_wire().items() if key != "may_starve"}
+    bare.run(lanes.publish(bare.keys, lanes=[("a", older)], tasks={}))
+    assert [rule.may_starve for rule in read(bare).rules()] == [False, False]
+
+
 def test_lanes_of_several_apps_add_up(bare):
     bare.publish(Lane("a"))
     bare.publish(Lane("b"))

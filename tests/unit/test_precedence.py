@@ -10,20 +10,14 @@ from hypothesis import strategies as st
 
 from laneq.options import DEFAULT_LANES, Lane
 from laneq.order import Head, best
-from laneq.precedence import Meeting, Rule, meeting, standing, starvation
+from laneq.precedence import Meeting, Rule, meeting, standing, starvation, unsaid, unsaid_text
 
 SECOND = 1_000_000
 NOW = 4_000_000_000 * SECOND
 EPSILON_S = 1e-3
 
 
-def rule_of(lane: Lane) -> Rule:
-    return Rule(
-        lane.name, lane.priority, lane.aging, lane.aging_cap, lane.reserve, lane.max_running
-    )
-
-
-DEFAULTS = [rule_of(lane) for lane in DEFAULT_LANES]
+DEFAULTS = [Rule.of(lane) for lane in DEFAULT_LANES]
 CRITICAL, URGENT, NORMAL, BATCH = DEFAULTS
 
 
@@ -208,7 +202,7 @@ def test_a_standing_says_the_worst_wait_or_that_there_is_none() -> None:
 
 
 def test_lanes_with_targets_bound_one_anothers_waits() -> None:
-    soon, later = (rule_of(Lane(name, target=s)) for name, s in (("soon", 10), ("later", 600)))
+    soon, later = (Rule.of(Lane(name, target=s)) for name, s in (("soon", 10), ("later", 600)))
     assert standing("soon", [soon, later]).sure_after_s == 410
     assert meeting(later, soon).overtakes_new_after_s == 590
     # Both end at 1,800 points, where the nearer target has the higher priority.
@@ -265,6 +259,120 @@ def test_a_lane_starves_exactly_where_its_standing_has_no_bound(found: list[Rule
     for rule in named:
         assert (standing(rule.lane, named).sure_after_s is None) == (rule.lane in starving)
     assert len(starving) < len(named), "the first of all lanes never starves"
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_a_reserve_that_the_fleet_cannot_keep_ends_nothing(slots: int) -> None:
+    greedy, small = replace(URGENT, reserve=4), replace(BATCH, reserve=1)
+    starving = [one.lane for one in starvation([greedy, small], slots=slots)]
+    assert starving == ["batch"], "the first lanes get theirs first, and one slot stays open"
+    assert starvation([greedy, small], slots=6) == []
+    assert starvation([greedy, small]) == [], "how many slots there are is not known"
+
+
+# --- said and unsaid --------------------------------------------------------
+
+
+def unsaid_of(*rules: Rule, slots: int | None = None) -> dict[str, tuple[str, ...]]:
+    found = [one for one in starvation(rules, slots=slots) if one.unsaid_by]
+    assert slots is not None or unsaid(rules) == found
+    return {one.lane: one.unsaid_by for one in found}
+
+
+HIGH = Rule("high", 5_000, 2, 800)
+LOW = Rule("low", 10, 2, 800)
+
+
+@settings(max_examples=300)
+@given(rules, others)
+def test_what_must_be_said_is_exactly_that_no_wait_of_a_lane_that_ages_gets_past_a_new_job(
+    own: Rule, other: Rule
+) -> None:
+    must_say = own.ages and not goes_first(own, 10**6, other, 0)
+    assert unsaid_of(own, other).get("own", ()) == (("other",) if must_say else ())
+    assert unsaid_of(replace(own, may_starve=True), replace(other, may_starve=True)) == {}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "how"),
+    [
+        (LOW, HIGH, None),
+        (replace(LOW, may_starve=True), HIGH, "may_starve"),
+        (replace(LOW, aging=0), HIGH, "no_aging"),
+        (replace(LOW, aging_cap=0), HIGH, "no_aging"),
+        (LOW, replace(HIGH, priority=1_000), "default_order"),
+        (LOW, replace(HIGH, priority=10_000), "default_order"),
+        (LOW, replace(HIGH, priority=1_001), None),
+        (replace(LOW, aging_cap=500), replace(HIGH, priority=1_000), None),
+        (replace(LOW, aging=3), replace(HIGH, priority=1_000), "default_order"),
+        (Rule.of(Lane("low", target="1h")), replace(HIGH, priority=10_000), "default_order"),
+        (Rule.of(Lane("low", target=1, aging_cap=2)), replace(HIGH, priority=1_000), None),
+        (LOW, replace(HIGH, max_running=3), "max_running"),
+        (LOW, replace(HIGH, priority=810), None),
+        (replace(LOW, aging_cap=4_990), HIGH, None),
+    ],
+)
+def test_each_way_to_say_so_counts_and_nothing_else_does(
+    low: Rule, high: Rule, how: str | None
+) -> None:
+    (found,) = starvation([low, high])
+    assert found.strict_by == ("high",)
+    assert found.accepted == ({"high": how} if how else {})
+    assert found.unsaid_by == (() if how else ("high",))
+    assert ("accepted" in found.acceptance) == bool(how)
+    assert ("knowingly" in found.acceptance) == (how in {"may_starve", "no_aging"})
+
+
+@pytest.mark.parametrize(
+    "low",
+    [
+        replace(LOW, aging_cap=4_991),
+        replace(LOW, priority=4_201),
+        replace(LOW, reserve=1),
+        replace(LOW, reserve="auto"),
+        Rule.of(Lane("low", priority=10, aging_cap=5_000)),
+    ],
+)
+def test_each_way_out_that_is_named_is_one(low: Rule) -> None:
+    assert unsaid_of(low, HIGH) == {}
+    assert unsaid_of(LOW, replace(HIGH, priority=809)) == {}
+
+
+def test_a_lane_that_needs_the_other_to_be_late_need_say_nothing() -> None:
+    (found,) = starvation([LOW, replace(LOW, lane="high", priority=800)])
+    assert (found.by, found.unsaid_by, found.acceptance) == ({"high": 5.0}, (), "")
+
+
+def test_one_lane_that_is_accepted_does_not_excuse_another() -> None:
+    urgent = replace(HIGH, lane="urgent", priority=1_000)
+    assert unsaid_of(LOW, urgent, HIGH) == {"low": ("high",), "urgent": ("high",)}
+
+
+def test_a_limit_of_the_other_counts_only_where_it_leaves_a_slot() -> None:
+    limited = replace(HIGH, max_running=3)
+    assert unsaid_of(LOW, limited) == {}
+    assert unsaid_of(LOW, limited, slots=4) == {}
+    assert unsaid_of(LOW, limited, slots=3) == {"low": ("high",)}
+
+
+def test_lanes_with_targets_and_the_default_lanes_need_say_nothing() -> None:
+    assert unsaid_of(*DEFAULTS) == {}
+    targets = [Rule.of(Lane(name, target=s)) for name, s in (("soon", 1), ("later", 86_400))]
+    assert unsaid_of(*targets, *DEFAULTS) == {}
+
+
+def test_a_refusal_names_the_lanes_the_numbers_and_the_ways_out() -> None:
+    assert unsaid_text([HIGH, LOW], unsaid([HIGH, LOW]), say="X") == (
+        "lane 'low' can wait for ever behind 'high': by waiting its jobs get to 810 points at most "
+        "(priority 10 + aging_cap 800), and new ones of high have 5,000. Let it get there "
+        "(aging_cap above 4,990), bring the priorities together (its own above 4,200, or the other "
+        "below 810), keep a slot for it (reserve=1), or say that it is meant: X"
+    )
+    three = [LOW, replace(HIGH, lane="top", priority=9_000), HIGH]
+    text = unsaid_text(three, unsaid(three), say="X")
+    assert text.startswith("lane 'low' can wait for ever behind 'top' and 'high': ")
+    assert "new ones of top have 9,000, high have 5,000. Likewise 'high' behind 'top'." in text
+    assert "aging_cap above 8,990" in text
 
 
 def test_every_meeting_has_words() -> None:

@@ -345,7 +345,7 @@ if wanted > 0 then
   local function look_at(i)
     if left_n == 0 or heads[i] or served[i] == nil then return end
     local is_alone = left_n == 1 and heads_n == 0
-    fetch(i, 0, served[i] and math.min(wanted + 1, is_alone and 33 or 2) or 1)
+    fetch(i, 0, served[i] and is_alone and math.min(wanted + 1, 33) or 1)
     if waiting[i] then
       heads_n, only, left_n = heads_n + 1, i, left_n - 1
     end
@@ -467,7 +467,7 @@ if wanted > 0 then
         local has_options = head and string.find(head, "\t", 1, true)
         if parking and head and parking.holds(i, id, head, score) then
           occupy(i, -1)
-        elseif not head or (has_options and string.find(head, "\t[bnqxXy]=")) then
+        elseif not head or (has_options and string.find(head, "\t[bnqxX]=")) then
           -- Not the first attempt, or options that a start looks at, or no body at all.
           local run, expires = slow().start(id, record, score, worker_id, name)
           if not head then
@@ -510,12 +510,14 @@ if wanted > 0 then
           local task = has_options and string.sub(head, 1, has_options - 1) or head
           local fence = int(next_tick())
           if string.find(score, "e", 1, true) then score = int(tonumber(score)) end
+          -- In a fair lane the score does not tell when it became ready.
+          local ready = has_options and string.match(head, "\ty=(%d+)") or score
           local n = #run_args
           run_args[n + 1] = id
           run_args[n + 2] = string.format(
-            "%s %s %s 1 %s %s %s 0 0 %s", fence, worker_id, name, score, started, score, task
+            "%s %s %s 1 %s %s %s 0 0 %s", fence, worker_id, name, score, started, ready, task
           )
-          add_row(id, record, i, fence, 1, score, score)
+          add_row(id, record, i, fence, 1, ready, ready)
           lease_ids[#lease_ids + 1] = id
           call_line[#call_line + 1] = id .. ":" .. fence
           bump(i, task, "started", 1)
@@ -527,7 +529,7 @@ if wanted > 0 then
             end
           end
           local until_us = overtaken_until and overtaken_until[i]
-          if until_us and tonumber(score) <= until_us then bump(i, nil, "overtaken", 1) end
+          if until_us and tonumber(ready) <= until_us then bump(i, nil, "overtaken", 1) end
         end
       end
       if #lease_ids > 0 then

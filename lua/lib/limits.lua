@@ -80,9 +80,9 @@ local function limits_of(text, slots, free)
     local cap = caps[i]
     if cap ~= nil then return cap end
     caps[i] = false
-    local most, per_start, catch_up =
-      string.match(rules, "," .. i .. "=([^/]*)/([^/]*)/([^,]*)")
-    if not most then return false end
+    local from = string.find(rules, "," .. i .. "=", 1, true)
+    if not from then return false end
+    local most, per_start, catch_up = string.match(rules, "=([^/]*)/([^/]*)/([^,]*)", from)
     most, per_start = tonumber(most), tonumber(per_start)
     cap = { left = math.huge, rate_left = math.huge, taken = 0 }
     if most >= 0 then cap.left = most - redis.call("ZCARD", leases_key(i)) end

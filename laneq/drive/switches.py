@@ -165,7 +165,8 @@ class SwitchListener:
         self._client_name = client_name
         self._on_switch = on_switch
         self.wire: AsyncWire | None = None
-        #: Looks for another sentinel, when the one that was listened to has gone.
+        #: Looks for a sentinel, at first and when the one that was listened to has gone, and asks
+        #: it for the master.
         self.task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -182,12 +183,14 @@ class SwitchListener:
         while not await self._has_subscribed():
             await asyncio.sleep(_AGAIN_S + backoff_s(tries))
             tries += 1
-        self.task = None
         with contextlib.suppress(StoreError):
             # What was told before is not known.
             master = await find_master_async(self._address, self._address.connect_timeout_s)
             if self._route.master not in {None, master}:
                 self._on_switch()
+        # Not before: who closes meanwhile calls the question off, which has a connection too.
+        if self.task is asyncio.current_task():
+            self.task = None
 
     async def _has_subscribed(self) -> bool:
         try:
@@ -221,4 +224,7 @@ class SwitchListener:
         if self.wire is wire:
             self.wire = None
             if not lost.is_closing:
+                if self.task is not None:
+                    self.task.cancel()  # it asks for the master, as the next one will
+                    self.task = None
                 self.begin()

@@ -17,7 +17,7 @@ from typing import Final
 
 from laneq.errors import OptionError
 from laneq.simulate.outcome import LaneOutcome, Outcome, simulate
-from laneq.simulate.scenario import MAX_SLOTS, Scenario, Workers
+from laneq.simulate.scenario import MAX_SLOTS, Scenario
 from laneq.simulate.spell import changed
 from laneq.sizing import servers_for_wait
 
@@ -157,7 +157,7 @@ def cheapest(
     outcomes: dict[int, Outcome] = {}
 
     def holds(n: int) -> bool:
-        outcomes[n] = search.best_reserves(replace(scenario, workers=(Workers(n),)))
+        outcomes[n] = search.best_reserves(scenario.with_slots(n))
         return outcomes[n].holds
 
     # Fewer than what arrives keeps busy would never do. From there in growing steps, so that

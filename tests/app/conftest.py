@@ -2,77 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 import redis
-import uvloop
 
 from laneq import Job, LaneQ
 from laneq.calls.lanes import read_lanes
 from laneq.codec import encode_error, encode_value
 from laneq.model import RemoteError
+from tests import colours
+from tests.colours import COLOURS
 from tests.stage import Stage
 
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,
-}
 
-
-class Colour:
-    """Asks a method or its asynchronous twin, which has an ``a`` in front of its name.
-
-    The asynchronous colours have a loop in a thread of its own.
-    """
+class Colour(colours.Colour):
+    """Asks a method or its asynchronous twin, which has an ``a`` in front of its name."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.is_async = name != "sync"
+        super().__init__(name)
         self.ends: list[LaneQ] = []
-        if self.is_async:
-            self.loop = LOOPS[name]()
-            self.thread = threading.Thread(target=self.loop.run_forever, name="colour")
-            self.thread.start()
 
-    def begin(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def start(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Ask without waiting for the answer."""
-        if self.is_async:
-            asked = getattr(target, f"a{verb}")(*args, **kwargs)
-            return asyncio.run_coroutine_threadsafe(asked, self.loop)
-        future: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(getattr(target, verb)(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  handed to who asks the future
-                future.set_exception(error)
-
-        threading.Thread(target=work, name="colour", daemon=True).start()
-        return future
+        method = getattr(target, f"a{verb}" if self.is_async else verb)
+        return self.begin(lambda: method(*args, **kwargs))
 
     def ask(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Any:
         """Ask and wait for the answer; in the synchronous colour in this thread."""
         if not self.is_async:
             return getattr(target, verb)(*args, **kwargs)
-        return self.begin(target, verb, *args, **kwargs).result(20)
+        return self.start(target, verb, *args, **kwargs).result(20)
 
     def end(self) -> None:
         for app in self.ends:
             self.ask(app, "close")
-        if self.is_async:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self.thread.join()
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
+        super().end()
 
 
-@pytest.fixture(params=["sync", "asyncio", "uvloop"])
+@pytest.fixture(params=COLOURS)
 def colour(request: pytest.FixtureRequest) -> Iterator[Colour]:
     """Each way to ask in turn."""
     made = Colour(request.param)

@@ -210,7 +210,7 @@ def test_without_redis_there_is_an_error_within_the_connect_timeout(colour):
     app = LaneQ("redis://127.0.0.1:1/0", connect_timeout=0.2)
     colour.ends.append(app)
     task = app.task(nothing)
-    asked = colour.begin(task, "enqueue")
+    asked = colour.start(task, "enqueue")
     with pytest.raises(RedisUnavailable, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
         asked.result(2)
     assert caught.value.__cause__ is not None
@@ -222,7 +222,7 @@ def test_a_server_that_never_answers_is_given_up(colour, proxy):
     colour.ends.append(app)
     proxy.blackhole()
     with pytest.raises(RedisUnavailable, match="no answer within"):
-        colour.begin(app.task(nothing), "enqueue").result(3)
+        colour.start(app.task(nothing), "enqueue").result(3)
 
 
 def test_an_enqueue_whose_reply_is_lost_makes_one_job(colour, proxy, raw, namespace):

@@ -118,7 +118,7 @@ def test_a_result_that_is_there_comes_at_once(colour, task, hand):
 
 def test_a_result_is_waited_for(colour, task, hand, raw, namespace):
     job = colour.ask(task, "enqueue", 1)
-    waiting = colour.begin(job, "result", timeout=20)
+    waiting = colour.start(job, "result", timeout=20)
     watched(raw, job, namespace)
     hand.take()
     hand.returns(job, 42)
@@ -127,7 +127,7 @@ def test_a_result_is_waited_for(colour, task, hand, raw, namespace):
 
 def test_a_result_that_is_not_kept_still_reaches_who_waits(colour, task, hand, raw, namespace):
     job = colour.ask(task.using(result_ttl=0), "enqueue", 1)
-    waiting = colour.begin(job, "result")
+    waiting = colour.start(job, "result")
     watched(raw, job, namespace)
     hand.take()
     hand.returns(job, 42, keep_s=0)
@@ -213,12 +213,12 @@ def test_a_job_may_not_wait_for_a_job_but_may_look(colour: Colour, task, hand):
 
     for timeout in (None, 60):
         with pytest.raises(WaitRefused, match=rf"job outer cannot wait for job {inner.id}.*snooze"):
-            colour.begin(Asks(), "result", timeout).result(5)
+            colour.start(Asks(), "result", timeout).result(5)
     with pytest.raises(TimeoutError):
-        colour.begin(Asks(), "result", 0).result(5)
+        colour.start(Asks(), "result", 0).result(5)
     hand.take()
     hand.returns(inner, 7)
-    assert colour.begin(Asks(), "result", None).result(5) == 7
+    assert colour.start(Asks(), "result", None).result(5) == 7
 
 
 # --- steering ------------------------------------------------------------------------

@@ -7,14 +7,13 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 _ROOT: Final = Path(__file__).parents[2]
 
@@ -100,13 +99,13 @@ def _order(row: Row) -> tuple[str, int, str]:
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print the list of faults."""
-    table = Table(title="Faults", title_justify="left")
-    for title in ("fault", "test", "outcome", "seconds", "reason"):
-        justify: Any = "right" if title == "seconds" else "left"
-        table.add_column(title, justify=justify, overflow="fold")
+    """Print the list of faults, a line for each test and one for why it did not pass."""
     for row in rows:
-        # As they are: to Rich, brackets in a string are styles.
-        test, reason = Text(row.test), Text(row.reason)
-        table.add_row(row.fault, test, row.outcome, f"{row.seconds:.1f}", reason)
-    console.print(table)
+        line = f"{row.fault:<3} {row.seconds:7.1f} s  {row.outcome:<7}  {row.test}"
+        for text in [line, f"{'':>14}{row.reason}"] if row.reason else [line]:
+            # As it is: a name may hold brackets, and is not to be broken where a file is read.
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+    outcomes = Counter(row.outcome for row in rows)
+    told = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
+    seconds = sum(row.seconds for row in rows)
+    console.print(f"{len(rows)} tests in {seconds:,.0f} s: {told}", highlight=False)

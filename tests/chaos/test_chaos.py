@@ -197,15 +197,18 @@ def test_a_list_of_faults_that_could_not_be_run_is_no_list():
 
 
 def test_the_list_of_faults_shows_names_and_reasons_as_they_are(capsys):
+    name = f"tests/x.py::test_fault_A1_is_{'very_' * 20}fine[ci]"
     rows = [
-        Row("A1", "tests/x.py::test_fault_A1_is_fine[ci]", "passed", 1.0, ""),
-        Row("C1", "tests/x.py::test_fault_C1_is_not[full]", "failed", 2.0, "no [/such] thing"),
+        Row("A1", name, "passed", 1.0, ""),
+        Row("C10", "tests/x.py::test_fault_C10_is_not[full]", "failed", 62.0, "no [/such] thing"),
     ]
-    show(rows, Console(width=200))
-    said = capsys.readouterr().out
-    assert "is_fine[ci]" in said
-    assert "is_not[full]" in said
-    assert "no [/such] thing" in said
+    show(rows, Console(width=60))
+    assert capsys.readouterr().out.splitlines() == [
+        f"A1      1.0 s  passed   {name}",
+        "C10    62.0 s  failed   tests/x.py::test_fault_C10_is_not[full]",
+        "              no [/such] thing",
+        "2 tests in 63 s: 1 failed, 1 passed",
+    ]
 
 
 def test_a_failure_that_says_nothing_is_a_failure():

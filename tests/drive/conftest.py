@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 import redis
-import uvloop
 
 from laneq.calls.call import Call
 from laneq.drive import Address, AsyncDriver, SyncDriver
 from laneq.keys import keys_of
 from laneq.scripts import Script
-
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,
-}
+from tests import colours
+from tests.colours import COLOURS, LOOPS
 
 
 def script(name: str, body: str) -> Script:
@@ -86,20 +81,12 @@ class Counter:
         return Call(GET, (self.key,), (), lambda reply: reply)
 
 
-class Colour:
-    """A driver of either colour behind blocking methods; `begin` does not wait.
-
-    An async driver gets a loop and a thread of its own.
-    """
+class Colour(colours.Colour):
+    """Opens drivers of one colour, each behind blocking methods."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.is_async = name != "sync"
-        self._drivers: list[Any] = []
-        if self.is_async:
-            self._loop = LOOPS[name]()
-            self._thread = threading.Thread(target=self._loop.run_forever)
-            self._thread.start()
+        super().__init__(name)
+        self._drivers: list[Driven] = []
 
     def open(self, url: str, namespace: str = "drive", **options: Any) -> Driven:
         address_options = {
@@ -110,34 +97,14 @@ class Colour:
         address = Address.parse(url, **address_options)
         kind: Any = AsyncDriver if self.is_async else SyncDriver
         driver = kind(address, prefix=keys_of(namespace).prefix, **options)
-        self._drivers.append(driver)
-        return Driven(self, driver)
-
-    def begin(self, act: Callable[[], Any]) -> Future[Any]:
-        if self.is_async:
-            return asyncio.run_coroutine_threadsafe(act(), self._loop)
-        future: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(act())
-            except BaseException as error:  # noqa: BLE001  handed to who asks the future
-                future.set_exception(error)
-
-        threading.Thread(target=work, daemon=True).start()
-        return future
+        driven = Driven(self, driver)
+        self._drivers.append(driven)
+        return driven
 
     def end(self) -> None:
-        for driver in self._drivers:
-            if self.is_async:
-                asyncio.run_coroutine_threadsafe(driver.aclose(), self._loop).result(10)
-            else:
-                driver.close()
-        if self.is_async:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        for driven in self._drivers:
+            driven.close()
+        super().end()
 
 
 class Driven:
@@ -163,7 +130,7 @@ class Driven:
         self.begin("aclose" if self.colour.is_async else "close").result(20)
 
 
-@pytest.fixture(params=["sync", "asyncio", "uvloop"])
+@pytest.fixture(params=COLOURS)
 def colour(request: pytest.FixtureRequest) -> Iterator[Colour]:
     """Each kind of driver in turn."""
     made = Colour(request.param)
@@ -171,7 +138,7 @@ def colour(request: pytest.FixtureRequest) -> Iterator[Colour]:
     made.end()
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
     """Run a coroutine on each kind of loop, as `asyncio.run` does."""
 

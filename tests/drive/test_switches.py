@@ -92,6 +92,37 @@ async def listening(raw: Any) -> None:
     await await_until(lambda: raw.pubsub_numsub(CHANNEL)[0][1] == 1)
 
 
+async def test_a_listener_that_asks_for_the_master_can_still_be_called_off(
+    address: Address, namespace: str, proxy: Proxy
+) -> None:
+    asked = proxy.swallow_next_reply("SENTINEL")
+    listener = SwitchListener(address, Route(keys_of(namespace).prefix), namespace, print)
+    listener.begin()
+    await await_until(asked.is_set)
+    assert listener.wire is not None
+    assert listener.task is not None
+    listener.task.cancel()
+    await asyncio.wait([listener.task])
+    listener.wire.close()
+    await await_until(lambda: proxy.connections == 0)
+
+
+async def test_a_listener_that_is_cut_off_while_it_asks_for_the_master_listens_again(
+    address: Address, namespace: str, raw: Any, proxy: Proxy
+) -> None:
+    asked = proxy.swallow_next_reply("SENTINEL")
+    listener = SwitchListener(address, Route(keys_of(namespace).prefix), namespace, print)
+    listener.begin()
+    await await_until(asked.is_set)
+    first = listener.wire
+    assert first is not None
+    first.give_up("cut")
+    await await_until(lambda: listener.wire not in {None, first} and listener.task is None)
+    await listening(raw)
+    assert listener.wire is not None
+    listener.wire.close()
+
+
 async def test_a_listener_is_told_also_after_its_sentinel_was_away(
     address: Address, namespace: str, raw: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,4 +146,5 @@ async def test_a_listener_is_told_also_after_its_sentinel_was_away(
     assert wire is not None
     wire.close()
     await wire.ended
-    assert listener.task is None
+    await await_until(lambda: listener.task is None)
+    assert listener.wire is None

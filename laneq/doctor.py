@@ -280,8 +280,8 @@ def _at_rate(lane: LaneFacts) -> bool:
     return lane.started_per_s >= _AT_RATE * lane.starts_per_s
 
 
-def limits_hold(facts: Facts) -> Iterator[Finding]:
-    """A limit that somebody set is what jobs wait for."""
+def lane_limits_hold(facts: Facts) -> Iterator[Finding]:
+    """A limit that somebody set for a lane is what its jobs wait for."""
     for lane in facts.lanes:
         if not lane.waiting or lane.paused or not lane.workers or not _is_late(lane):
             continue
@@ -321,6 +321,10 @@ def limits_hold(facts: Facts) -> Iterator[Finding]:
                 advice=f"laneq lanes set {lane.name} rate={2 * (lane.starts_per_s or 0):.3g}/s, if "
                 "what it protects can bear it",
             )
+
+
+def task_limits_hold(facts: Facts) -> Iterator[Finding]:
+    """A limit of a task is what its jobs wait for."""
     for task in facts.tasks:
         if task.parked:
             yield Finding(
@@ -780,6 +784,6 @@ def _round(value: float | None) -> float | None:
 RULES: Final[tuple[Rule, ...]] = (
     no_worker, unserved_lane, unknown_task, stuck_worker, pool_too_small, lane_full,
     memory, persistence, wait_follows_others, reserve_too_small, reserve_too_large,
-    reserves_unmet, limits_hold, leases_expire, dead_letters, slow_redis, paused, can_starve,
-    not_checked,
+    reserves_unmet, lane_limits_hold, task_limits_hold, leases_expire, dead_letters, slow_redis,
+    paused, can_starve, not_checked,
 )  # fmt: skip

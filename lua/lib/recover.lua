@@ -31,7 +31,7 @@ local function crash_policy(id, run)
     is_seeded = true
     delay = math.floor(delay * math.random())
   end
-  return most, delay
+  return most, delay, option_of(head, "r") or 300000000
 end
 local function recover(i, id, dead_max)
   local line = redis.call("HGET", runs_key, id)
@@ -48,10 +48,10 @@ local function recover(i, id, dead_max)
   bump(i, run.task, "lost_leases", 1)
   note(id, run, "worker lost", "")
   run.losses = run.losses + 1
-  local most, delay = crash_policy(id, run)
+  local most, delay, keep = crash_policy(id, run)
   if run.is_cancelled then
     redis.call("ZREM", leases_key(i), id)
-    finish(i, id, "cancelled", run, 300000000, "")
+    finish(i, id, "cancelled", run, keep, "")
   elseif run.attempt >= most then
     redis.call("ZREM", leases_key(i), id)
     finish(i, id, "dead", run, 0, "!worker lost", dead_max)

@@ -13,7 +13,11 @@
 local function settle(i, id, run, kind, number, body, dead_max)
   if run.is_cancelled and kind ~= "cancelled" then
     -- Somebody was told that it will be cancelled: how it ended is discarded.
-    if kind ~= "succeeded" then number = 300000000 end
+    -- Its worker says how long it is kept where it has a result, or knows of the cancel.
+    if kind ~= "succeeded" then
+      local record = redis.call("HGET", jobs_key, id)
+      number = record and option_of(head_of(record), "r") or 300000000
+    end
     kind, body = "cancelled", ""
   end
   -- Each attempt ends in one of these counts, or in succeeded or lost_leases.

@@ -76,6 +76,22 @@ def test_a_job_between_two_attempts_is_kept_as_long_as_it_says(stage):
     assert stage.places_of("ended") == {"a": stage.now() + 7 * SECOND}
 
 
+@pytest.mark.parametrize("kind", ["retried", "dead", "handed_back"])
+def test_a_job_that_ends_otherwise_than_it_was_told_is_kept_as_long_as_it_says(stage, kind):
+    stage.put("a", ttl_us=7 * SECOND)
+    stage.put("b", ttl_us=0)
+    stage.put("c")
+    worker = stage.worker()
+    worker.take(free=3)
+    for an_id in "abc":
+        stage.cancel(an_id)
+        worker.finish(an_id, kind, number=5, body=ERROR)
+    assert stage.places_of("ended") == {
+        "a": stage.now() + 7 * SECOND,
+        "c": stage.now() + jobs.KEEP_US,
+    }
+
+
 def test_a_running_job_is_asked_to_end_and_its_worker_is_told(stage):
     stage.put("a")
     worker = stage.worker()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from laneq.calls import workers
+from laneq.calls.jobs import KEEP_US
 from laneq.calls.lanes import PublishedTask
 from laneq.options import Lane
 from tests.stage import SECOND, START_US, new
@@ -278,6 +279,18 @@ def test_a_lost_job_whose_cancel_was_accepted_is_cancelled(stage):
     assert stage.worker("v").take(is_look=True) == []
     assert stage.state("a") == "cancelled"
     assert stage.counts() == {"enqueued": 1, "started": 1, "lost_leases": 1, "cancelled": 1}
+
+
+def test_a_lost_job_that_is_cancelled_is_kept_as_long_as_it_says(stage):
+    stage.put("a", ttl_us=7_000_000)
+    stage.put("b", ttl_us=0)
+    stage.put("c")
+    stage.worker().take(free=3)
+    for an_id in "abc":
+        stage.cancel(an_id)
+    stage.forward(LEASE_US)
+    assert stage.worker("v").take(is_look=True) == []
+    assert stage.places_of("ended") == {"a": stage.now() + 7_000_000, "c": stage.now() + KEEP_US}
 
 
 @pytest.mark.parametrize("line", [None, "garbage"])

@@ -50,9 +50,8 @@ LANES = (
 NAMES = tuple(lane.name for lane in LANES)
 DECLARED = {lane.name: lane for lane in LANES}
 MAX_ATTEMPTS = 3
+#: The result_ttl of every job.
 KEEP_US = 30 * SECOND
-#: How long a job is kept that was cancelled and whose worker said nothing of that.
-CANCELLED_US = 300 * SECOND
 ALIVE_US = workers.ALIVE_US
 
 lane_names = st.sampled_from(NAMES)
@@ -206,7 +205,7 @@ class Model:
         counts["lost_leases"] += 1
         job.losses += 1
         if job.is_cancelled:
-            self.end(job, "cancelled", keep=CANCELLED_US)
+            self.end(job, "cancelled")
         elif job.attempt >= MAX_ATTEMPTS:
             self.end(job, "dead")
         elif job.losses == 1:
@@ -552,7 +551,7 @@ class Machine(RuleBasedStateMachine):
             return False
         was_cancelled = job.is_cancelled
         if was_cancelled:
-            keep = keep if kind in {"succeeded", "cancelled"} else CANCELLED_US
+            keep = keep if kind in {"succeeded", "cancelled"} else KEEP_US
             kind = "cancelled"
         if kind == "cancelled":
             counts["stopped"] += 1
@@ -627,11 +626,12 @@ class Machine(RuleBasedStateMachine):
     # --- operators ---
 
     @precondition(lambda self: self.model.open)
-    @rule(data=st.data(), keep=st.sampled_from([0, KEEP_US]))
-    def cancel(self, data: st.DataObject, keep: int) -> None:
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
         self.begin()
         job = self.model.open[data.draw(st.sampled_from(sorted(self.model.open)))]
-        word = self.stage.cancel(job.id, keep_us=keep).word
+        # For jobs that do not say how long they are kept: these do.
+        word = self.stage.cancel(job.id, keep_us=0).word
         if job.state == "running":
             assert word == "requested"
             job.is_cancelled = True

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from laneq import Lane, State, ids
+from laneq import Lane, ids
 from laneq.calls import jobs as job_calls
 from laneq.calls import lanes as lane_calls
 from laneq.calls.workers import Claimed
@@ -119,19 +119,10 @@ def control(field: Field, number: int, job: Any) -> None:
 
 
 def rest(field: Field) -> None:
-    """Wait until all jobs have ended and the time of their records is over.
-
-    The record of a job that somebody cancelled is kept for five minutes; they are said to be
-    over, so that the test need not last so long.
-    """
+    """Wait until all jobs have ended and the time of their records is over."""
     words = ("waiting", "scheduled", "leases")
     places = [field.keys.of_lane(word, lane) for word in words for lane in ("normal", "batch")]
     wait_until(lambda: not any(field.raw.exists(place) for place in places), 180, "all jobs' ends")
-    for job_id, until in field.raw.zrange(field.keys.ended, 0, -1, withscores=True):
-        outcome = job_calls.read_outcome(field.raw.hget(field.keys.outcomes, job_id) or b"")
-        if outcome.state is State.CANCELLED:
-            assert until - outcome.ended_us <= job_calls.KEEP_US
-            field.raw.zadd(field.keys.ended, {job_id: 1}, xx=True)
     left = [field.keys.prefix + word for word in (b"jobs", b"runs", b"outcomes", b"ended")]
     left += [field.keys.of_lane("dead", lane) for lane in ("normal", "batch")]
     left += [field.keys.history, field.keys.progress]

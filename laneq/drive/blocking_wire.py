@@ -105,11 +105,11 @@ class BlockingWire:
             RedisRefused: the call was answered with an error, NOSCRIPT among them:
                 it took no effect.
         """
+        self.pop_error = None
         if self._pending is not None:
             await self._take_back()
         self._is_stopped = False
         wire = await self._connected()
-        self.pop_error = None
         timeout_s = _AT_ONCE_S if self._is_stopped else timeout_s
         self._pending = popped = wire.send(pack((b"BLPOP", *keys, timeout_s)))
         answered: asyncio.Future[Any] = wire.loop.create_future()

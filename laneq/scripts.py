@@ -17,7 +17,8 @@ lines, of which this module reads:
     ``JOB_RECORD``, so that field ID of the i-th is
     ``ARGV[job_at + (i - 1) * job_w + JOB_ID]``.
 ``@include name``
-    splice ``lua/lib/name.lua`` in place of the line, once.
+    splice ``lua/lib/name.lua`` in place of the line, once: an indented one once in its block
+    (up to the next line that is not indented), where nothing at the margin includes it.
 
 Everything here is text work at import; nothing talks to a server.
 """
@@ -27,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -122,17 +124,35 @@ def lua_folder() -> Path:
     return Path(__file__).resolve().parent.parent / "lua"
 
 
-def _splice(folder: Path, source: str, seen: set[str]) -> str:
+def _splice(folder: Path, source: str) -> str:
     out: list[str] = []
+    everywhere: set[str] = set()
+    of_block: set[str] = set()
     for line in source.splitlines():
         found = _INCLUDE.match(line)
-        if not found:
+        if found and line[0].isspace():
+            out += _fragment(folder, found[1], of_block, everywhere)
+        elif found:
+            out += _fragment(folder, found[1], everywhere)
+        else:
             out.append(line)
-        elif found[1] not in seen:
-            seen.add(found[1])
-            fragment = (folder / "lib" / f"{found[1]}.lua").read_text("utf-8")
-            out.append(_splice(folder, fragment, seen))
+            if line and not line[0].isspace():
+                of_block = set()
     return "\n".join(out)
+
+
+def _fragment(
+    folder: Path, name: str, seen: set[str], outside: AbstractSet[str] = frozenset()
+) -> list[str]:
+    """Return the lines of a fragment, its own fragments spliced in; none where it was seen."""
+    if name in seen or name in outside:
+        return []
+    seen.add(name)
+    out: list[str] = []
+    for line in (folder / "lib" / f"{name}.lua").read_text("utf-8").splitlines():
+        found = _INCLUDE.match(line)
+        out += _fragment(folder, found[1], seen, outside) if found else [line]
+    return out
 
 
 def _expand(
@@ -178,12 +198,12 @@ def _prelude(
         out.append(f"local lanes_n = (#KEYS - {len(keys)}) / {len(lane_keys)}")
     for i, word in enumerate(args, 1):
         name, _, kind = word.partition(":")
-        out.append(f"local {name} = " + (f"tonumber(ARGV[{i}])" if kind == "int" else f"ARGV[{i}]"))
+        out.append(f"local {name} = " + (f"ARGV[{i}] + 0" if kind == "int" else f"ARGV[{i}]"))
     at = str(len(args) + 1)
     for group in groups:
         name = group.name
         out.append(f"local {name}_at = {at}")
-        out.append(f"local {name}_n = tonumber(ARGV[{name}_at])")
+        out.append(f"local {name}_n = ARGV[{name}_at] + 0")
         at = f"{name}_at + {name}_n * {len(group.fields)} + 1"
     return "\n".join(out)
 
@@ -217,7 +237,7 @@ def build(folder: Path, name: str) -> Script:
                 args += words
             case _:
                 groups.append(Group(words[0], tuple(words[1:])))
-    main = _expand(_strip(_splice(folder, source, set())), keys, lane_keys, groups)
+    main = _expand(_strip(_splice(folder, source)), keys, lane_keys, groups)
     body = f"{_prelude(keys, lane_keys, args, groups)}\n{main}\n"
     text = f"#!lua flags={','.join(flags)}\n{body}" if flags else f"#!lua\n{body}"
     return Script(

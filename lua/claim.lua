@@ -9,7 +9,9 @@
 -- EACH    child outcome:int lane:int id record when
 --         free: slots that are free; most: jobs that the reply may have
 --         seats: a digit per lane, the sum of 1 served, 2 listened for, 4 paused
---         settings: JSON [[priority, aging per µs, cap], ...] of all lanes
+--         settings: JSON [[priority, ...], [rule, ...], [[aging per µs, cap], ...]]: of each
+--         lane its priority and which of the rules, counted from 1, it ages by. Many lanes
+--         age alike, and small numbers with an exponent are slow to read.
 --         slots: the worker's, busy or free; limited: see lib/limits.lua, "" where no
 --         lane has a limit
 --         reserved: lanes of which this worker keeps slots, and how many of them run
@@ -53,8 +55,11 @@
 --
 -- Speed. A job that is claimed for the first time and succeeds takes the short way
 -- in the main text. All else is in slow(), whose functions are made only when a
--- call needs them: making a function costs as much as a Redis command.
+-- call needs them: making thirty costs as much as three Redis commands. On the short
+-- way a text becomes a number by reckoning with it, and words are joined by `..`:
+-- tonumber reads them twice, string.format takes three times as long.
 -- @include clock
+-- @include lane_name
 -- @include bump
 -- @include arm
 -- @include ledger
@@ -65,7 +70,6 @@ local function slow()
   -- @include settle
   -- @include sweep
   -- @include promote
-  -- @include limits
   -- @include parking
   -- Row i of the config, see lib/configure.lua.
   local lanes
@@ -118,7 +122,6 @@ local function slow()
     read_run = read_run,
     settle = settle,
     promote = promote,
-    limits_of = limits_of,
     parking_of = parking_of,
     dead_max_of = dead_max_of,
     sweep = function()
@@ -140,10 +143,11 @@ local hints = redis.call(
   "HMGET", state_key, "clock", "version", "next_due", "watch_until", "watcher", "swept",
   "watched", "capped", "passed"
 )
-if not hints[2] or tonumber(hints[2]) ~= version then return { "config" } end
-start_clock(tonumber(hints[1] or "0"), fence_floor)
-next_due, watch_until = tonumber(hints[3] or nil), tonumber(hints[4] or nil)
-local watcher, swept = hints[5], tonumber(hints[6] or "0")
+if not hints[2] or hints[2] + 0 ~= version then return { "config" } end
+start_clock((hints[1] or 0) + 0, fence_floor)
+next_due, watch_until = hints[3] and hints[3] + 0, hints[4] and hints[4] + 0
+local watcher, swept = hints[5], (hints[6] or 0) + 0
+local now_text = int(now)
 
 if repeated == 1 then
   local past = redis.call("GET", call_key)
@@ -163,7 +167,7 @@ if repeated == 1 then
         end
       end
     end
-    return { "ok", int(now), -1, 1, was_stale, {}, unpack(rows) }
+    return { "ok", now_text, -1, 1, was_stale, {}, unpack(rows) }
   end
 end
 
@@ -177,7 +181,7 @@ if outcome_n > 0 then
   local is_watched = hints[7] and tonumber(hints[7]) >= now
   for j = 1, outcome_n do
     local at, id, line = outcome_at + (j - 1) * outcome_w, ids[j], lines[j]
-    local i, given = tonumber(ARGV[at + OUTCOME_LANE]), ARGV[at + OUTCOME_FENCE]
+    local i, given = ARGV[at + OUTCOME_LANE] + 0, ARGV[at + OUTCOME_FENCE]
     -- is_plain: a first attempt that lost no lease, was not asked to stop and told
     -- nothing of its progress; its line needs no further reading.
     local is_plain, fence, task = false, nil, nil
@@ -206,19 +210,17 @@ if outcome_n > 0 then
         else
           left[i] = { id }
         end
-        local keep = tonumber(ARGV[at + OUTCOME_NUMBER])
+        local keep = ARGV[at + OUTCOME_NUMBER] + 0
         if keep <= 0 then
           gone[#gone + 1] = id
         else
-          local worker, lane, score, started, enqueued =
+          local worker, lane, place, began, enqueued =
             string.match(line, "^%d+ (%S+) (%S+) 1 (%d+) (%d+) (%d+) ")
           local n = #kept
           kept[n + 1], ends[n + 1] = id, int(now + keep)
-          -- The body is joined on: "%s" would end it at its first zero byte.
-          kept[n + 2] = string.format(
-            "succeeded %s 1 %s %s %s %d %s %s %s\n",
-            lane, enqueued, score, started, now, worker, fence, task
-          ) .. ARGV[at + OUTCOME_BODY]
+          kept[n + 2] = "succeeded " .. lane .. " 1 " .. enqueued .. " " .. place .. " " .. began
+            .. " " .. now_text .. " " .. worker .. " " .. fence .. " " .. task .. "\n"
+            .. ARGV[at + OUTCOME_BODY]
           ends[n + 2] = id
         end
       else
@@ -266,8 +268,9 @@ end
 -- Who may take what: waiting[i] is whether lane i has work beyond what was picked.
 local served, waiting, closed = {}, {}, {}
 local listened, is_listening = {}, false
+local digits = { string.byte(seats, 1, -1) }
 for i = 1, lanes_n do
-  local seat = string.byte(seats, i) - 48
+  local seat = digits[i] - 48
   if seat >= 4 then
     closed[#closed + 1] = i
     served[i] = nil
@@ -282,12 +285,16 @@ end
 local running, reserve, short = {}, {}, 0
 for j = 1, reserved_n do
   local row = reserved_at + (j - 1) * reserved_w
-  local i = tonumber(ARGV[row + RESERVED_LANE])
-  running[i] = tonumber(ARGV[row + RESERVED_RUNNING])
-  reserve[i] = tonumber(ARGV[row + RESERVED_SLOTS])
+  local i = ARGV[row + RESERVED_LANE] + 0
+  running[i] = ARGV[row + RESERVED_RUNNING] + 0
+  reserve[i] = ARGV[row + RESERVED_SLOTS] + 0
   short = short + math.max(reserve[i] - running[i], 0)
 end
-local limits = limited ~= "" and slow().limits_of(limited, slots, free)
+local limits
+if limited ~= "" then
+  -- @include limits
+  limits = limits_of(limited, slots, free)
+end
 -- How many more jobs of lane i there are slots for, if no others start: a start of a
 -- lane that lacks of its own reserve takes one of the slots kept for it.
 local function seats_of(i)
@@ -312,7 +319,8 @@ end
 -- heads[i] are ids and scores in turn, from position at[i] on.
 local heads, at, asked = {}, {}, {}
 local function fetch(i, offset, n)
-  local from, upto = offset == 0 and "0" or int(offset), int(offset + n - 1)
+  local from = offset == 0 and "0" or int(offset)
+  local upto = n == 1 and from or int(offset + n - 1)
   local found = redis.call("ZRANGE", waiting_key(i), from, upto, "WITHSCORES")
   heads[i], at[i], asked[i] = found, 1, n
   waiting[i] = found[1] ~= nil
@@ -330,38 +338,53 @@ if hints[9] then
     end
   end
 end
-local rules
+local priorities, ages_by, rules
 local run_args, call_line = {}, {}
 local wanted = math.min(free, most)
 if wanted > 0 then
   -- How many lanes have work is asked first: most calls find one, most often the
   -- lane of the job that just ended, and need not look at the others.
-  local heads_n, only, open_keys = 0, nil, {}
+  local heads_n, only, open_keys, open_n = 0, nil, {}, 0
   for i = 1, lanes_n do
-    if served[i] ~= nil then open_keys[#open_keys + 1] = waiting_key(i) end
-  end
-  local left_n = #open_keys > 0 and redis.call("EXISTS", unpack(open_keys)) or 0
-  -- Of one lane alone all that may be picked is read; of several most will give none.
-  local function look_at(i)
-    if left_n == 0 or heads[i] or served[i] == nil then return end
-    local is_alone = left_n == 1 and heads_n == 0
-    fetch(i, 0, served[i] and is_alone and math.min(wanted + 1, 33) or 1)
-    if waiting[i] then
-      heads_n, only, left_n = heads_n + 1, i, left_n - 1
+    if served[i] ~= nil then
+      open_n = open_n + 1
+      open_keys[open_n] = waiting_key(i)
     end
   end
-  if outcome_n > 0 then look_at(tonumber(ARGV[outcome_at + OUTCOME_LANE])) end
-  for i = 1, lanes_n do
-    look_at(i)
+  local left_n = open_n > 0 and redis.call("EXISTS", unpack(open_keys)) or 0
+  if left_n > 1 then
+    -- Of several lanes most will give nothing: which they are, and no more.
+    for i = 1, lanes_n do
+      if served[i] ~= nil and left_n > 0 then
+        waiting[i] = left_n == open_n or redis.call("EXISTS", waiting_key(i)) == 1
+        open_n = open_n - 1
+        if waiting[i] then
+          heads_n, left_n = heads_n + 1, left_n - 1
+        end
+      end
+    end
+  elseif left_n == 1 then
+    -- Of one lane alone all that may be picked is read.
+    local first = outcome_n > 0 and ARGV[outcome_at + OUTCOME_LANE] + 0 or 0
+    for i = 0, lanes_n do
+      local j = i == 0 and first or i
+      if served[j] ~= nil and not heads[j] then
+        fetch(j, 0, served[j] and math.min(wanted + 1, 33) or 1)
+        if waiting[j] then
+          heads_n, only = 1, j
+          break
+        end
+      end
+    end
   end
   local round = 0
   while free > 0 and most > 0 do
     -- Pick by value until the slots are taken or nothing may start: picks[i] are
     -- id, score, and true or those higher lanes over which the start goes, in turn.
     local picks, picked = {}, 0
-    if heads_n == 1 then
+    if heads_n == 1 and served[only] then
       -- One lane has work: what it may start needs no comparing.
-      local n = served[only] and math.min(room_of(only), most) or 0
+      local n = math.min(room_of(only), most)
       if n > 0 and asked[only] < n + 1 and #heads[only] == 2 * asked[only] then
         fetch(only, 0, n + 1)
       end
@@ -377,25 +400,49 @@ if wanted > 0 then
         occupy(only, picked)
       end
     elseif heads_n > 1 then
-      rules = rules or cjson.decode(settings)
-      -- values[i] and scores[i]: of the head of lane i, if that may start for all we know.
-      local values, scores = {}, {}
+      if not rules then
+        local decoded = cjson.decode(settings)
+        priorities, ages_by, rules = decoded[1], decoded[2], decoded[3]
+      end
+      -- open[i]: lane i has work that may start for all we know; values[i] and scores[i]
+      -- are of its head, where that was read.
+      local open, values, scores = {}, {}, {}
       local function weigh(i)
-        values[i] = nil
-        if not (waiting[i] and served[i]) then return end
-        local rule, score = rules[i], tonumber(heads[i][at[i] + 1])
-        local gain = rule[2] * (now - score)
-        if gain > rule[3] then gain = rule[3] end
+        open[i], values[i] = waiting[i] and served[i], nil
+        if not (open[i] and heads[i]) then return end
+        local rule, score = rules[ages_by[i]], heads[i][at[i] + 1] + 0
+        local gain = rule[1] * (now - score)
+        if gain > rule[2] then gain = rule[2] end
         if gain < 0 then gain = 0 end
-        values[i], scores[i] = rule[1] + gain, score
+        values[i], scores[i] = priorities[i] + gain, score
       end
       for i = 1, lanes_n do
         weigh(i)
+      end
+      -- Whether the head of lane i, not read yet, is worth less than `value` for certain:
+      -- it is below it even at its cap, or nothing in it has waited long enough. To count
+      -- those costs a third of reading a head, but is to be done anew for each start.
+      local is_last = math.min(free, most) == 1
+      local function is_below(i, value)
+        local rule, priority = rules[ages_by[i]], priorities[i]
+        if value > priority + rule[2] then return true end
+        if not is_last or value <= priority or rule[1] < 1e-12 then return false end
+        -- What it lacks, less by more than the fractions of the values can be wrong; the
+        -- last instant of those that waited long enough for that is wrong by a quarter at most.
+        local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
+        local upto = math.floor(now - lacks / rule[1] + 0.5)
+        return redis.call("ZCOUNT", waiting_key(i), "-inf", int(upto)) == 0
       end
       while free > 0 and most > 0 do
         local best, best_value
         for i = 1, lanes_n do
           local value = values[i]
+          if open[i] and not value and not (best and is_below(i, best_value)) then
+            local share = math.ceil(math.min(free, most) / heads_n)
+            fetch(i, 0, is_last and 1 or math.min(share, 128) + 1)
+            weigh(i)
+            value = values[i]
+          end
           if
             value
             and (
@@ -404,8 +451,8 @@ if wanted > 0 then
               or (
                 value == best_value
                 and (
-                  rules[i][1] > rules[best][1]
-                  or (rules[i][1] == rules[best][1] and scores[i] < scores[best])
+                  priorities[i] > priorities[best]
+                  or (priorities[i] == priorities[best] and scores[i] < scores[best])
                 )
               )
             )
@@ -416,7 +463,7 @@ if wanted > 0 then
         if not best then break end
         if room_of(best) <= 0 then
           -- Only the best is asked for its limits. No start makes room for another lane.
-          values[best] = nil
+          open[best], values[best] = false, nil
         else
           local of_lane = picks[best]
           if not of_lane then
@@ -430,9 +477,9 @@ if wanted > 0 then
           -- work at this moment, whether or not this worker serves it.
           local over = true
           for i = 1, lanes_n do
-            if waiting[i] and rules[i][1] > rules[best][1] then
+            if waiting[i] and priorities[i] > priorities[best] then
               if over == true then over = {} end
-              if values[i] and room_of(i) > 0 then over[#over + 1] = i end
+              if open[i] and room_of(i) > 0 then over[#over + 1] = i end
             end
           end
           of_lane[n + 3] = over
@@ -441,27 +488,35 @@ if wanted > 0 then
           if heads[best][at[best]] == nil then
             if #heads[best] < 2 * asked[best] then
               waiting[best] = false
+            elseif free == 0 or most == 0 then
+              -- All that is left to know is whether there is more.
+              waiting[best] = redis.call("ZCARD", waiting_key(best)) > #of_lane / 3
             else
-              -- The chunk is used up: look behind what this round has picked.
-              fetch(best, #of_lane / 3, math.min(free, most, 128) + 1)
+              -- The chunk is used up: look behind what this round has picked, as far as
+              -- the lane's share of the slots would go, or as many again.
+              local n, wish = #of_lane / 3, math.min(free, most, 128)
+              fetch(best, n, math.min(wish, math.max(math.ceil(wish / heads_n), n)) + 1)
             end
           end
-          weigh(best)
+          if free > 0 and most > 0 then weigh(best) end
         end
       end
     end
     if picked == 0 then break end
+    local all_ids, before = {}, {}
     for i, of_lane in pairs(picks) do
-      local ids = {}
+      before[i] = #all_ids
       for j = 1, #of_lane, 3 do
-        ids[#ids + 1] = of_lane[j]
+        all_ids[#all_ids + 1] = of_lane[j]
       end
-      local records = redis.call("HMGET", jobs_key, unpack(ids))
-      local deadline, started = int(now + tonumber(ARGV[lane_at + i])), int(now)
-      local name = string.match(waiting_key(i), "}:waiting:(.*)$")
+    end
+    local records = redis.call("HMGET", jobs_key, unpack(all_ids))
+    for i, of_lane in pairs(picks) do
+      local ids = { unpack(all_ids, before[i] + 1, before[i] + #of_lane / 3) }
+      local deadline, name = int(now + ARGV[lane_at + i]), lane_name(i)
       local lease_ids = {}
       for j, id in ipairs(ids) do
-        local record, score = records[j], of_lane[3 * j - 1]
+        local record, score = records[before[i] + j], of_lane[3 * j - 1]
         local newline = record and string.find(record, "\n", 1, true)
         local head = newline and string.sub(record, 1, newline - 1)
         local has_options = head and string.find(head, "\t", 1, true)
@@ -486,7 +541,7 @@ if wanted > 0 then
             run = nil
           end
           if run then
-            run.started, run.fence = started, int(next_tick())
+            run.started, run.fence = now_text, int(next_tick())
             local n = #run_args
             run_args[n + 1], run_args[n + 2] = id, slow().line_of(run)
             add_row(id, record, i, run.fence, run.attempt, run.ready, run.enqueued)
@@ -509,14 +564,13 @@ if wanted > 0 then
         else
           local task = has_options and string.sub(head, 1, has_options - 1) or head
           local fence = int(next_tick())
-          if string.find(score, "e", 1, true) then score = int(tonumber(score)) end
-          -- In a fair lane the score does not tell when it became ready.
-          local ready = has_options and string.match(head, "\ty=(%d+)") or score
+          local place = string.find(score, "e", 1, true) and int(tonumber(score)) or score
+          -- In a fair lane its place does not tell when it became ready.
+          local ready = has_options and string.match(head, "\ty=(%d+)") or place
           local n = #run_args
           run_args[n + 1] = id
-          run_args[n + 2] = string.format(
-            "%s %s %s 1 %s %s %s 0 0 %s", fence, worker_id, name, score, started, ready, task
-          )
+          run_args[n + 2] = fence .. " " .. worker_id .. " " .. name .. " 1 " .. place .. " "
+            .. now_text .. " " .. ready .. " 0 0 " .. task
           add_row(id, record, i, fence, 1, ready, ready)
           lease_ids[#lease_ids + 1] = id
           call_line[#call_line + 1] = id .. ":" .. fence
@@ -529,7 +583,7 @@ if wanted > 0 then
             end
           end
           local until_us = overtaken_until and overtaken_until[i]
-          if until_us and tonumber(ready) <= until_us then bump(i, nil, "overtaken", 1) end
+          if until_us and ready + 0 <= until_us then bump(i, nil, "overtaken", 1) end
         end
       end
       if #lease_ids > 0 then
@@ -639,4 +693,4 @@ end
 -- @include end_ledger
 -- @include end_counts
 -- @include end_tokens
-return { "ok", int(now), wake_after, more, stale, closed, unpack(rows) }
+return { "ok", now_text, wake_after, more, stale, closed, unpack(rows) }

@@ -138,8 +138,14 @@ class ClaimCalls:
         self._index = {name: i for i, name in enumerate(lanes.names, 1)}
         self._names = ("", *lanes.names)
         self._paused = [(lane.name, 4 if lane.is_paused else 0) for lane in lanes.lanes]
+        rules = list(dict.fromkeys((lane.aging_per_us, lane.aging_cap) for lane in lanes.lanes))
         self._settings = json.dumps(
-            [[lane.priority, lane.aging_per_us, lane.aging_cap] for lane in lanes.lanes]
+            [
+                [lane.priority for lane in lanes.lanes],
+                [rules.index((lane.aging_per_us, lane.aging_cap)) + 1 for lane in lanes.lanes],
+                rules,
+            ],
+            separators=(",", ":"),
         ).encode()
         self._limited = _limits(lanes)
         self._served: tuple[str, ...] | None = None

@@ -6,7 +6,7 @@
 local now, tick
 local function start_clock(seen, floor)
   local t = redis.call("TIME")
-  now = tonumber(t[1]) * 1000000 + tonumber(t[2])
+  now = t[1] * 1000000 + t[2]
   if seen and seen > now then now = seen end
   if floor and floor > now then now = floor end
   tick = now

@@ -7,9 +7,9 @@ local function line_field(worker)
   return "worker:" .. worker
 end
 local function read_line(line)
-  local slots, free, names = string.match(line or "", "^(%d+) (%d+) (%S+)$")
+  local slots, free, from = string.match(line or "", "^(%d+) (%d+) (),")
   if not slots then return 0, 0, "," end
-  return tonumber(slots), tonumber(free), names
+  return slots + 0, free + 0, string.sub(line, from)
 end
 -- Names stand in a list as ",a,b,".
 local function has_name(list, name)

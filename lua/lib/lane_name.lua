@@ -1,4 +1,4 @@
--- lane_name: the name of lane i, out of its key.
+-- lane_name: the name of lane i, out of its key: what stands where "state" does is "waiting:".
 local function lane_name(i)
-  return string.match(waiting_key(i), "}:waiting:(.*)$")
+  return string.sub(waiting_key(i), #state_key + 4)
 end

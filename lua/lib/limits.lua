@@ -31,7 +31,10 @@
 --     looks at those that it would start a job of and at those marked. Rates open by
 --     themselves: an idle worker has the watch for that instant.
 local function limits_of(text, slots, free)
-  local reserves, rules, names = string.match(text, "^([^|]*)|([^|]*)|(.*)$")
+  local bar = string.find(text, "|", 1, true)
+  local next_bar = string.find(text, "|", bar + 1, true)
+  local reserves = string.sub(text, 1, bar - 1)
+  local rules, names = string.sub(text, bar + 1, next_bar - 1), string.sub(text, next_bar + 1)
   local limits, mine, held = {}, {}, {}
   local pool_slots, pool_free
   local kept, used, lack, short = {}, {}, {}, 0
@@ -40,10 +43,10 @@ local function limits_of(text, slots, free)
   if reserves ~= "" then
     fields = { line_field(worker_id), "tight", "deaf" }
     for i, n in string.gmatch(reserves, "(%d+)=(%d+)") do
-      i = tonumber(i)
+      i = i + 0
       local name, at = lane_name(i), #fields
       fields[at + 1], fields[at + 2] = "slots:" .. name, "free:" .. name
-      held[#held + 1] = { i = i, name = name, slots = tonumber(n), at = at + 1 }
+      held[#held + 1] = { i = i, name = name, slots = n + 0, at = at + 1 }
     end
     found = redis.call("HMGET", fleet_key, unpack(fields))
     was_slots, was_free, was_names = read_line(found[1])
@@ -52,8 +55,8 @@ local function limits_of(text, slots, free)
     for _, row in ipairs(held) do
       row.was, row.is = has_name(was_names, row.name), has_name(names, row.name)
       if row.is then
-        local of_slots = tonumber(found[row.at] or "0") - (row.was and was_slots or 0) + slots
-        local of_free = tonumber(found[row.at + 1] or "0") - (row.was and was_free or 0) + free
+        local of_slots = (found[row.at] or 0) - (row.was and was_slots or 0) + slots
+        local of_free = (found[row.at + 1] or 0) - (row.was and was_free or 0) + free
         if not pool_slots or of_slots < pool_slots then pool_slots = of_slots end
         if not pool_free or of_free < pool_free then pool_free = of_free end
         mine[#mine + 1] = row
@@ -83,13 +86,13 @@ local function limits_of(text, slots, free)
     local from = string.find(rules, "," .. i .. "=", 1, true)
     if not from then return false end
     local most, per_start, catch_up = string.match(rules, "=([^/]*)/([^/]*)/([^,]*)", from)
-    most, per_start = tonumber(most), tonumber(per_start)
+    most, per_start = most + 0, per_start + 0
     cap = { left = math.huge, rate_left = math.huge, taken = 0 }
     if most >= 0 then cap.left = most - redis.call("ZCARD", leases_key(i)) end
     if per_start > 0 then
-      cap.per_start, cap.catch_up, cap.field = per_start, tonumber(catch_up), "tat:" .. lane_name(i)
+      cap.per_start, cap.catch_up, cap.field = per_start, catch_up + 0, "tat:" .. lane_name(i)
       -- A start leaves it so far ahead at most, or the rate was slower then.
-      local due = tonumber(redis.call("HGET", fleet_key, cap.field) or "0")
+      local due = (redis.call("HGET", fleet_key, cap.field) or 0) + 0
       local is_of_rate = due <= now + cap.catch_up + per_start + 1
       cap.from = math.max(now, is_of_rate and due or 0)
       cap.rate_left = 0

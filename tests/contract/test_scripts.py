@@ -147,6 +147,23 @@ def test_a_fragment_is_spliced_once(tmp_path):
         script.bind_args({"n": 1, "text": "x"}, jobs=[])
 
 
+def test_an_indented_fragment_is_spliced_once_in_its_block(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a.lua").write_text("-- @include b\nlocal a = b\n")
+    (tmp_path / "lib" / "b.lua").write_text("local b = 1\n")
+    (tmp_path / "lib" / "c.lua").write_text("-- @include d\nlocal c = d\n")
+    (tmp_path / "lib" / "d.lua").write_text("local d = 1\n")
+    (tmp_path / "x.lua").write_text(
+        "-- x: try.\n-- @include d\nlocal function one()\n  -- @include a\n  -- @include b\n"
+        "  -- @include c\nend\nif d then\n  -- @include a\nend\nreturn one\n"
+    )
+    lines = build(tmp_path, "x").plain.decode().split("\n")
+    assert [line for line in lines if line.startswith("local")] == [
+        "local d = 1", "local function one()", "local b = 1", "local a = b", "local c = d",
+        "local b = 1", "local a = b",
+    ]  # fmt: skip
+
+
 # --- what sources may not do ------------------------------------------------
 
 

@@ -381,30 +381,35 @@ async def test_fault_C4_outages_leave_no_connection_behind(
     ids: list[str] = []
     others = len(clients(field, "laneq"))
 
-    async def enqueue(share: int) -> None:
-        for _ in range(share):
-            job = await nap.aenqueue(0)
-            ids.append(job.id)  # at once: cuts go by how many calls are through
+    through = [0] * coroutines
+    share = jobs // coroutines
 
-    def are_through(enough: int) -> bool:
-        return len(ids) >= enough or producers.done()
+    async def enqueue(n: int, of: int = 0) -> None:
+        for _ in range(n):
+            job = await nap.aenqueue(0)
+            ids.append(job.id)
+            through[of] += 1
+
+    def are_through(before: list[int]) -> bool:
+        return all(n > was or n >= share for n, was in zip(through, before, strict=True))
 
     await enqueue(1)
     await asyncio.to_thread(nap.enqueue, 0)
     start = len(clients(field, "laneq"))
     assert start - others == proxy.connections == 2
-    producers = asyncio.gather(*(enqueue(jobs // coroutines) for _ in range(coroutines)))
+    through[0] = 0
+    producers = asyncio.gather(*(enqueue(share, i) for i in range(coroutines)))
     for _ in range(outages):
         await asyncio.to_thread(proxy.cut)
         # A call is repeated once: each that was under way is through before the next cut.
-        enough = len(ids) + coroutines
+        before = list(through)
         await asyncio.to_thread(nap.enqueue, 0)
-        await await_until(partial(are_through, enough), within_s=60)
+        await await_until(partial(are_through, before), within_s=60)
     await producers
     # Both colours have connected again by then, whichever was last cut off.
     await enqueue(1)
     await asyncio.to_thread(nap.enqueue, 0)
-    assert len(ids) == len(set(ids)) == jobs // coroutines * coroutines + 2
+    assert len(ids) == len(set(ids)) == share * coroutines + 2
     await asyncio.to_thread(wait_until, lambda: len(clients(field, "laneq")) == start)
     await app.aclose()
     await asyncio.to_thread(app.close)

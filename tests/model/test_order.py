@@ -25,16 +25,25 @@ lanes = st.lists(
     st.builds(
         lambda priority, aging, cap: {"priority": priority, "aging": aging, "aging_cap": cap},
         points,
-        st.one_of(st.integers(0, 5).map(float), st.floats(0, 100).map(lambda x: round(x, 3))),
+        st.one_of(
+            st.integers(0, 5).map(float),
+            st.floats(0, 100).map(lambda x: round(x, 3)),
+            st.sampled_from([1e-9, 1e-6, 1e-4, 1 / 3]),
+        ),
         st.one_of(st.integers(0, 100).map(float), st.floats(0, 1e4).map(lambda x: round(x, 3))),
     ),
     min_size=len(NAMES),
     max_size=len(NAMES),
 )
-# Waits meet at whole seconds, where values are equal; and lie anywhere.
+# Waits meet at whole seconds, where values are equal, or lie a microsecond apart; and anywhere.
 waits = st.lists(
     st.lists(
-        st.one_of(st.integers(0, 60).map(lambda s: s * SECOND), st.integers(0, 10**12), st.just(0)),
+        st.one_of(
+            st.integers(0, 60).map(lambda s: s * SECOND),
+            st.integers(0, 10**12),
+            st.integers(0, 20),
+            st.integers(0, 20).map(lambda us: 10 * SECOND + us),
+        ),
         max_size=5,
         unique=True,
     ),
@@ -49,7 +58,7 @@ small = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3))
 @given(
     options=lanes,
     waited=waits,
-    slots=st.integers(1, 12),
+    slots=st.one_of(st.just(1), st.integers(1, 12)),
     reserve=small,
     running=small,
     served=st.sets(st.sampled_from(NAMES), min_size=1),

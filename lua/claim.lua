@@ -9,9 +9,9 @@
 -- EACH    child outcome:int lane:int id record when
 --         free: slots that are free; most: jobs that the reply may have
 --         seats: a digit per lane, the sum of 1 served, 2 listened for, 4 paused
---         settings: JSON [[priority, ...], [rule, ...], [[aging per µs, cap], ...]]: of each
---         lane its priority and which of the rules, counted from 1, it ages by. Many lanes
---         age alike, and small numbers with an exponent are slow to read.
+--         settings: JSON [[priority, ...], [aging per µs, cap], [lane, aging per µs, cap, ...]]:
+--         the priority of each lane, how most of them age, and those that age otherwise.
+--         Many lanes age alike, and numbers are slow to read.
 --         slots: the worker's, busy or free; limited: see lib/limits.lua, "" where no
 --         lane has a limit
 --         reserved: lanes of which this worker keeps slots, and how many of them run
@@ -266,11 +266,10 @@ if next_due and next_due <= now then
 end
 
 -- Who may take what: waiting[i] is whether lane i has work beyond what was picked.
-local served, waiting, closed = {}, {}, {}
+local served, waiting, closed = { string.byte(seats, 1, -1) }, {}, {}
 local listened, is_listening = {}, false
-local digits = { string.byte(seats, 1, -1) }
 for i = 1, lanes_n do
-  local seat = digits[i] - 48
+  local seat = served[i] - 48
   if seat >= 4 then
     closed[#closed + 1] = i
     served[i] = nil
@@ -338,7 +337,7 @@ if hints[9] then
     end
   end
 end
-local priorities, ages_by, rules
+local priorities, ages_by
 local run_args, call_line = {}, {}
 local wanted = math.min(free, most)
 if wanted > 0 then
@@ -400,38 +399,48 @@ if wanted > 0 then
         occupy(only, picked)
       end
     elseif heads_n > 1 then
-      if not rules then
+      if not priorities then
         local decoded = cjson.decode(settings)
-        priorities, ages_by, rules = decoded[1], decoded[2], decoded[3]
+        local usual, others = decoded[2], decoded[3]
+        priorities, ages_by = decoded[1], {}
+        for i = 1, lanes_n do
+          ages_by[i] = usual
+        end
+        for j = 1, #others, 3 do
+          ages_by[others[j]] = { others[j + 1], others[j + 2] }
+        end
       end
       -- open[i]: lane i has work that may start for all we know; values[i] and scores[i]
       -- are of its head, where that was read.
       local open, values, scores = {}, {}, {}
       local function weigh(i)
-        open[i], values[i] = waiting[i] and served[i], nil
-        if not (open[i] and heads[i]) then return end
-        local rule, score = rules[ages_by[i]], heads[i][at[i] + 1] + 0
+        local rule, score = ages_by[i], heads[i][at[i] + 1] + 0
         local gain = rule[1] * (now - score)
         if gain > rule[2] then gain = rule[2] end
         if gain < 0 then gain = 0 end
         values[i], scores[i] = priorities[i] + gain, score
       end
       for i = 1, lanes_n do
-        weigh(i)
+        open[i] = waiting[i] and served[i]
+        if open[i] and heads[i] then weigh(i) end
       end
       -- Whether the head of lane i, not read yet, is worth less than `value` for certain:
       -- it is below it even at its cap, or nothing in it has waited long enough. To count
       -- those costs a third of reading a head, but is to be done anew for each start.
       local is_last = math.min(free, most) == 1
+      local upto, of_value, of_priority, of_rule
       local function is_below(i, value)
-        local rule, priority = rules[ages_by[i]], priorities[i]
+        local rule, priority = ages_by[i], priorities[i]
         if value > priority + rule[2] then return true end
         if not is_last or value <= priority or rule[1] < 1e-12 then return false end
-        -- What it lacks, less by more than the fractions of the values can be wrong; the
-        -- last instant of those that waited long enough for that is wrong by a quarter at most.
-        local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
-        local upto = math.floor(now - lacks / rule[1] + 0.5)
-        return redis.call("ZCOUNT", waiting_key(i), "-inf", int(upto)) == 0
+        if value ~= of_value or priority ~= of_priority or rule ~= of_rule then
+          of_value, of_priority, of_rule = value, priority, rule
+          -- What it lacks, less by more than the fractions of the values can be wrong; the
+          -- last instant of those that waited long enough for that is wrong by a quarter at most.
+          local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
+          upto = int(math.floor(now - lacks / rule[1] + 0.5))
+        end
+        return redis.call("ZCOUNT", waiting_key(i), "-inf", upto) == 0
       end
       while free > 0 and most > 0 do
         local best, best_value
@@ -440,8 +449,12 @@ if wanted > 0 then
           if open[i] and not value and not (best and is_below(i, best_value)) then
             local share = math.ceil(math.min(free, most) / heads_n)
             fetch(i, 0, is_last and 1 or math.min(share, 128) + 1)
-            weigh(i)
-            value = values[i]
+            if waiting[i] then
+              weigh(i)
+              value = values[i]
+            else
+              open[i] = false
+            end
           end
           if
             value
@@ -498,7 +511,11 @@ if wanted > 0 then
               fetch(best, n, math.min(wish, math.max(math.ceil(wish / heads_n), n)) + 1)
             end
           end
-          if free > 0 and most > 0 then weigh(best) end
+          if not waiting[best] then
+            open[best], values[best] = false, nil
+          elseif free > 0 and most > 0 then
+            weigh(best)
+          end
         end
       end
     end
@@ -638,8 +655,9 @@ if is_listening then
   end
 end
 if wanted > 0 then
+  local shut = limits and limits.shut()
   for i = 1, lanes_n do
-    if waiting[i] and not (limits and limits.is_shut(i)) then arm(i) end
+    if waiting[i] and not (shut and shut[i]) then arm(i) end
   end
 end
 local next_open

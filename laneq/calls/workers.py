@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple
@@ -138,15 +139,7 @@ class ClaimCalls:
         self._index = {name: i for i, name in enumerate(lanes.names, 1)}
         self._names = ("", *lanes.names)
         self._paused = [(lane.name, 4 if lane.is_paused else 0) for lane in lanes.lanes]
-        rules = list(dict.fromkeys((lane.aging_per_us, lane.aging_cap) for lane in lanes.lanes))
-        self._settings = json.dumps(
-            [
-                [lane.priority for lane in lanes.lanes],
-                [rules.index((lane.aging_per_us, lane.aging_cap)) + 1 for lane in lanes.lanes],
-                rules,
-            ],
-            separators=(",", ":"),
-        ).encode()
+        self._settings = _settings(lanes)
         self._limited = _limits(lanes)
         self._served: tuple[str, ...] | None = None
         self._limits_served = b""
@@ -258,6 +251,15 @@ class ClaimCalls:
             frozenset(names[i] for i in reply[5]),
             jobs,
         )
+
+
+def _settings(lanes: LanesInForce) -> bytes:
+    """Return what claims are told of priorities and aging, see claim.lua."""
+    ages_by = [(lane.aging_per_us, lane.aging_cap) for lane in lanes.lanes]
+    usual = Counter(ages_by).most_common(1)[0][0] if ages_by else (0.0, 0.0)
+    others = [part for i, rule in enumerate(ages_by, 1) if rule != usual for part in (i, *rule)]
+    priorities = [lane.priority for lane in lanes.lanes]
+    return json.dumps([priorities, usual, others], separators=(",", ":")).encode()
 
 
 def _limits(lanes: LanesInForce) -> bytes:

@@ -53,7 +53,9 @@ local function limits_of(text, slots, free)
     -- The pool: sums of the reserved lanes that this worker serves, with what it has
     -- free in this call in place of what it had in its last.
     for _, row in ipairs(held) do
-      row.was, row.is = has_name(was_names, row.name), has_name(names, row.name)
+      row.is = has_name(names, row.name)
+      row.was = row.is
+      if was_names ~= names then row.was = has_name(was_names, row.name) end
       if row.is then
         local of_slots = (found[row.at] or 0) - (row.was and was_slots or 0) + slots
         local of_free = (found[row.at + 1] or 0) - (row.was and was_free or 0) + free
@@ -112,14 +114,24 @@ local function limits_of(text, slots, free)
     local cap = cap_of(i)
     return cap and math.min(cap.left, cap.rate_left) or math.huge
   end
-  -- Whether a claim before this one, or this one, found it at its max_running or rate.
-  function limits.is_shut(i)
-    if rules == "" then return false end
+  -- The lanes, by index, that a claim before this one, or this one, found at their
+  -- max_running or rate, and that are there still; nothing where there is none.
+  function limits.shut()
+    if rules == "" then return nil end
     was_shut = was_shut or redis.call("HGET", state_key, "shut") or ","
-    if caps[i] == nil and (was_shut == "," or not has_name(was_shut, lane_name(i))) then
-      return false
+    if was_shut ~= "," then
+      for i = 1, lanes_n do
+        if has_name(was_shut, lane_name(i)) then cap_of(i) end
+      end
     end
-    return limits.of_cap(i) <= 0
+    local shut
+    for i in pairs(caps) do
+      if limits.of_cap(i) <= 0 then
+        shut = shut or {}
+        shut[i] = true
+      end
+    end
+    return shut
   end
   function limits.take(i, n)
     if pool_free then pool_free = pool_free - n end
@@ -186,12 +198,7 @@ local function limits_of(text, slots, free)
 
   -- Note starts of lanes with a rate, and which lanes are at a limit.
   local function note_caps(waiting, sets)
-    was_shut = was_shut or redis.call("HGET", state_key, "shut") or ","
-    if was_shut ~= "," then
-      for i = 1, lanes_n do
-        if has_name(was_shut, lane_name(i)) then cap_of(i) end
-      end
-    end
+    limits.shut()
     local shut = was_shut
     for i, cap in pairs(caps) do
       local name = lane_name(i)

@@ -89,7 +89,10 @@ local function limits_of(text, slots, free)
     if not from then return false end
     local most, per_start, catch_up = string.match(rules, "=([^/]*)/([^/]*)/([^,]*)", from)
     most, per_start = most + 0, per_start + 0
-    cap = { left = math.huge, rate_left = math.huge, taken = 0 }
+    cap = {
+      left = math.huge, rate_left = math.huge, taken = 0,
+      per_start = false, catch_up = false, field = false, from = false,
+    }
     if most >= 0 then cap.left = most - redis.call("ZCARD", leases_key(i)) end
     if per_start > 0 then
       cap.per_start, cap.catch_up, cap.field = per_start, catch_up + 0, "tat:" .. lane_name(i)

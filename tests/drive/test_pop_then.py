@@ -198,6 +198,36 @@ def test_an_interrupt_while_it_connects_has_the_call_carried_out_at_once(
     run(main())
 
 
+def test_an_interrupt_without_the_right_to_unblock_is_told_to_the_caller_alone(
+    run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
+) -> None:
+    async def main() -> None:
+        login_url = url.replace("://", "://drive-test:x@", 1)
+        async with open_driver(login_url, namespace) as driver:
+            await driver.call(echo("the server has the script"))
+            wire, told = driver.blocking(), Told()
+            popping = asyncio.create_task(wire.pop_then(lists, LONG_S, echo("x"), told))
+            await blocked(raw, namespace)
+            await soon(wire.interrupt())
+            with pytest.raises(RedisUnavailable):
+                await soon(popping)
+            await soon(wire.pop_then(lists, 0.001, echo("y"), told))
+            assert told.replies == [b"y"]
+
+    raw.acl_setuser(
+        "drive-test",
+        enabled=True,
+        passwords=["+x"],
+        categories=["+@all", "-@dangerous"],
+        keys=["*"],
+        channels=["*"],
+    )
+    try:
+        run(main())
+    finally:
+        raw.acl_deluser("drive-test")
+
+
 def test_an_interrupt_of_one_does_not_shorten_the_next(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:

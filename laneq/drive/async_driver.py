@@ -124,6 +124,7 @@ class AsyncDriver:
         self._connecting: asyncio.Task[AsyncWire] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._guard: AsyncGenerator[None] | None = None
+        self._closes = 0
         self._stay: object | None = None
         self.blocking_wires: set[BlockingWire] = set()
         if self._switches is not None:
@@ -273,6 +274,7 @@ class AsyncDriver:
 
     async def aclose(self) -> None:
         """Close all connections and end all waits; callers get RedisUnavailable."""
+        self._closes += 1
         if self._loop is not None and self._loop is not _get_loop():
             self._leave_loop()
         guard, self._guard = self._guard, None
@@ -462,10 +464,14 @@ class AsyncDriver:
         return answer
 
     async def _carry_out(self, steps: Generator[Step, Any, Any]) -> Any:
-        """Do what the steps say."""
+        """Do what the steps say, unless the driver is closed meanwhile."""
+        closes = self._closes
         try:
             step = next(steps)
             while True:
+                if self._closes != closes:
+                    steps.close()
+                    raise unavailable(self.address, "the driver was closed")
                 try:
                     answer: Any = None
                     match step:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from laneq.drive.async_driver import AsyncDriver
     from laneq.drive.async_wire import AsyncWire
 
-#: Timeout of a pop that was interrupted before it was sent: 0 would wait for ever.
-_AT_ONCE_S: Final = 0.001
-
 #: Seconds after its own timeout that a blocking pop may take to answer.
 _MARGIN_S: Final = 5.0
 _UNBLOCK_AGAIN_S: Final = 0.01
@@ -91,6 +88,8 @@ class BlockingWire:
         Both are sent at once; the server keeps the call until the pop has ended, in
         whichever way, and so saves the round trip between the two. The pop's own
         answer is of no interest then, but for an error, which is in `pop_error`.
+        Where there is nothing to wait for, the call is sent alone: a pop that was
+        cancelled before has got something, or `interrupt` came while this one connected.
 
         Args:
             keys: as for `pop`.
@@ -106,45 +105,44 @@ class BlockingWire:
                 it took no effect.
         """
         self.pop_error = None
-        if self._pending is not None:
-            await self._take_back()
+        kept = None if self._pending is None else await self._take_back()
         self._is_stopped = False
         wire = await self._connected()
-        timeout_s = _AT_ONCE_S if self._is_stopped else timeout_s
-        self._pending = popped = wire.send(pack((b"BLPOP", *keys, timeout_s)))
+        popped: asyncio.Future[Any] | None = None
+        limit_s = _MARGIN_S
+        if kept is None and not self._is_stopped:
+            self._pending = popped = wire.send(pack((b"BLPOP", *keys, timeout_s)))
+            limit_s += timeout_s
+        stale = wire.loop.call_later(
+            limit_s, wire.give_up, f"connection stale, no answer for {limit_s:g} s"
+        )
         answered: asyncio.Future[Any] = wire.loop.create_future()
 
         def take(reply: Any) -> None:
+            stale.cancel()  # here: also for a caller that is cancelled
             if not answered.done():
                 answered.set_result(reply)
             if reply.__class__ not in TROUBLE:
                 told(reply)
 
         wire.send_to(pack_call(call, None), take)
-        limit_s = timeout_s + _MARGIN_S
-        stale = wire.loop.call_later(
-            limit_s, wire.give_up, f"connection stale, no answer for {limit_s:g} s"
-        )
         try:
             reply = await answered
         finally:
-            stale.cancel()
-            if popped.done():
+            if popped is not None and popped.done():
                 self._pending = None
+        said = None if popped is None else popped.result()
+        self._close_if_demoted(said)
+        self._close_if_demoted(reply)
+        if said.__class__ in TROUBLE and said.__class__ is not Lost:
+            self.pop_error = trouble(self._driver.address, said)
         if reply.__class__ in TROUBLE:
-            if word_of(reply) in _DEMOTED:
-                self._close()
             raise trouble(self._driver.address, reply)
-        if popped.result().__class__ in TROUBLE:
-            if word_of(popped.result()) in _DEMOTED:
-                self._close()
-            self.pop_error = trouble(self._driver.address, popped.result())
 
     def _read(self, reply: Any) -> bytes | None:
         self._pending = None
         if reply.__class__ in TROUBLE:
-            if word_of(reply) in _DEMOTED:
-                self._close()
+            self._close_if_demoted(reply)
             raise trouble(self._driver.address, reply)
         return None if reply is None else cast("bytes", reply[0])
 
@@ -191,6 +189,10 @@ class BlockingWire:
         self._close()
         if wire is not None:
             await wire.ended
+
+    def _close_if_demoted(self, reply: Any) -> None:
+        if reply.__class__ in TROUBLE and word_of(reply) in _DEMOTED:
+            self._close()
 
     def _close(self) -> None:
         if self.wire is not None:

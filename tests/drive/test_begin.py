@@ -964,3 +964,28 @@ def test_messages_of_a_channel_are_no_replies(
             await await_until(lambda: messages == [b"news"] * 11)
 
     run(main())
+
+
+@pytest.mark.parametrize("verb", ["call", "carry_on"])
+def test_a_close_ends_the_pause_before_a_new_connection(
+    run: Run, proxy: Proxy, namespace: str, verb: str
+) -> None:
+    async def main() -> None:
+        away = asyncio.Event()
+        driver = open_driver(
+            proxy.url, namespace, patience_s=math.inf, on_disconnect=lambda _: away.set()
+        )
+        await driver.call(echo("s"))
+        proxy.answer_next("READONLY no", "EVALSHA")
+        if verb == "call":
+            asking = asyncio.create_task(driver.call(echo("x")))
+        else:
+            begun, reply = await begin_in_trouble(driver, echo("x"))
+            asking = asyncio.create_task(driver.carry_on(begun, reply))
+        await soon(away.wait())
+        await driver.aclose()
+        with pytest.raises(RedisUnavailable, match="closed"):
+            await soon(asking)
+        assert not driver.is_ready
+
+    run(main())

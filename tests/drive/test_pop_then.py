@@ -563,3 +563,86 @@ def test_a_close_is_told_to_the_caller_alone(
         assert told.replies == []
 
     run(main())
+
+
+# --- nothing to wait for ------------------------------------------------------------------
+
+
+def test_a_cancelled_caller_leaves_the_watch_over_a_silent_connection(
+    run: Run,
+    proxy: Proxy,
+    namespace: str,
+    raw: Any,
+    lists: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with open_driver(proxy.url, namespace) as driver:
+            await driver.call(echo("s"))
+            wire = driver.blocking()
+            assert await wire.pop(lists, 0.001) is None
+            monkeypatch.setattr(blocking_wire, "_MARGIN_S", 0.3)
+            shots = [proxy.swallow_next_reply("BLPOP"), proxy.swallow_next_reply("EVALSHA")]
+            popping = asyncio.create_task(wire.pop_then(lists, 0.3, echo("x"), Told()))
+            await blocked(raw, namespace)
+            popping.cancel()
+            await asyncio.wait((popping,), timeout=5)
+            await await_until(lambda: all(shot.is_set() for shot in shots))
+            await soon(wire.interrupt())
+
+    run(main())
+
+
+def test_what_a_cancelled_pop_got_is_news_enough(
+    run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
+) -> None:
+    async def main() -> None:
+        async with open_driver(url, namespace) as driver:
+            await driver.call(echo("s"))
+            wire, told = driver.blocking(), Told()
+            popping = asyncio.create_task(wire.pop(lists, LONG_S))
+            await blocked(raw, namespace)
+            popping.cancel()
+            await asyncio.wait((popping,), timeout=5)
+            raw.rpush(lists[0], "x", "y")
+            await soon(wire.pop_then(lists, LONG_S, echo("z"), told))
+            assert told.replies == [b"z"]
+            assert raw.lrange(lists[0], 0, -1) == [b"y"]
+
+    run(main())
+
+
+def test_a_pop_that_was_interrupted_while_it_connects_takes_nothing(
+    run: Run, proxy: Proxy, namespace: str, raw: Any, lists: list[bytes]
+) -> None:
+    async def main() -> None:
+        async with open_driver(proxy.url, namespace) as driver:
+            await driver.call(echo("s"))
+            wire, told = driver.blocking(), Told()
+            proxy.blackhole()
+            popping = asyncio.create_task(wire.pop_then(lists, LONG_S, echo("z"), told))
+            await await_until(lambda: proxy.connections == 2)
+            await soon(wire.interrupt())
+            raw.rpush(lists[0], "x")
+            proxy.restore()
+            await soon(popping)
+            assert told.replies == [b"z"]
+            assert raw.lpop(lists[0]) == b"x"
+
+    run(main())
+
+
+def test_that_the_pop_was_refused_is_kept_where_the_call_is_too(
+    run: Run, url: str, namespace: str, counter: Counter
+) -> None:
+    async def main() -> None:
+        async with open_driver(url, namespace) as driver:
+            await driver.call(counter.count())
+            fail = Call(FAIL, (), (), lambda reply: reply)
+            wire, told = driver.blocking(), Told()
+            with pytest.raises(RedisRefused, match="MINE"):
+                await soon(wire.pop_then([counter.key], LONG_S, fail, told))
+            assert "WRONGTYPE" in str(wire.pop_error)
+            assert told.replies == []
+
+    run(main())

@@ -639,6 +639,8 @@ def test_that_the_pop_was_refused_is_kept_where_the_call_is_too(
         async with open_driver(url, namespace) as driver:
             await driver.call(counter.count())
             fail = Call(FAIL, (), (), lambda reply: reply)
+            with pytest.raises(RedisRefused, match="MINE"):
+                await driver.call(fail)  # the server has the script then
             wire, told = driver.blocking(), Told()
             with pytest.raises(RedisRefused, match="MINE"):
                 await soon(wire.pop_then([counter.key], LONG_S, fail, told))

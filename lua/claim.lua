@@ -507,8 +507,8 @@ if wanted > 0 then
             else
               -- The chunk is used up: look behind what this round has picked, as far as
               -- the lane's share of the slots would go, or as many again.
-              local n, wish = #of_lane / 3, math.min(free, most, 128)
-              fetch(best, n, math.min(wish, math.max(math.ceil(wish / heads_n), n)) + 1)
+              local taken, wish = #of_lane / 3, math.min(free, most, 128)
+              fetch(best, taken, math.min(wish, math.max(math.ceil(wish / heads_n), taken)) + 1)
             end
           end
           if not waiting[best] then

@@ -339,7 +339,8 @@ def test_fault_C4_workers_without_redis_are_quiet_and_come_back_one_by_one(
         assert cpu_after - cpu <= 1.0 * FACTOR
         assert lines_after - lines <= 30
     spread_s = max(arrivals.first.values()) - min(arrivals.first.values())
-    assert spread_s >= (1.0 if n >= 20 else 0.5)
+    # Pauses are drawn from 1.5 s: five fall into a tenth of that once in 2,000 times.
+    assert spread_s >= (1.0 if n >= 20 else 0.15)
     assert arrivals.most <= n * PER_WORKER
     jobs = [field.tasks.nap.enqueue(0.01) for _ in range(n)]
     for job in jobs:
@@ -370,7 +371,7 @@ def proxied(new_field: NewField) -> Iterator[tuple[Field, Proxy]]:
         yield field, proxy
 
 
-@two_sizes("outages, jobs, coroutines", ci=(10, 2_000, 50), full=(50, 10_000, 200))
+@two_sizes("outages, jobs, coroutines", ci=(10, 2_000, 50), full=(50, 25_000, 200))
 @pytest.mark.timeout(300)
 async def test_fault_C4_outages_leave_no_connection_behind(
     proxied: tuple[Field, Proxy], outages: int, jobs: int, coroutines: int
@@ -391,7 +392,11 @@ async def test_fault_C4_outages_leave_no_connection_behind(
             through[of] += 1
 
     def are_through(before: list[int]) -> bool:
-        return all(n > was or n >= share for n, was in zip(through, before, strict=True))
+        # A call is repeated once: each that was under way is to be through before the next
+        # cut. The first that ends may have had its answer on the way, and only the next one
+        # of the same producer have met the cut.
+        each = zip(through, before, strict=True)
+        return producers.done() or all(n > was + 1 or n >= share for n, was in each)
 
     await enqueue(1)
     await asyncio.to_thread(nap.enqueue, 0)
@@ -401,7 +406,6 @@ async def test_fault_C4_outages_leave_no_connection_behind(
     producers = asyncio.gather(*(enqueue(share, i) for i in range(coroutines)))
     for _ in range(outages):
         await asyncio.to_thread(proxy.cut)
-        # A call is repeated once: each that was under way is through before the next cut.
         before = list(through)
         await asyncio.to_thread(nap.enqueue, 0)
         await await_until(partial(are_through, before), within_s=60)

@@ -318,7 +318,7 @@ class Arrivals:
                     self.first.setdefault(each["addr"], now)
 
 
-@two_sizes("n, away_s", ci=(5, 8.0), full=(20, 60.0))
+@two_sizes("n, away_s", ci=(8, 8.0), full=(20, 60.0))
 @pytest.mark.timeout(300)
 def test_fault_C4_workers_without_redis_are_quiet_and_come_back_one_by_one(
     new_field: NewField, n: int, away_s: float
@@ -339,8 +339,8 @@ def test_fault_C4_workers_without_redis_are_quiet_and_come_back_one_by_one(
         assert cpu_after - cpu <= 1.0 * FACTOR
         assert lines_after - lines <= 30
     spread_s = max(arrivals.first.values()) - min(arrivals.first.values())
-    # Pauses are drawn from 1.5 s: five fall into a tenth of that once in 2,000 times.
-    assert spread_s >= (1.0 if n >= 20 else 0.15)
+    # Pauses are drawn from 1.5 s: eight fall into a third of that once in 400 times.
+    assert spread_s >= (1.0 if n >= 20 else 0.5)
     assert arrivals.most <= n * PER_WORKER
     jobs = [field.tasks.nap.enqueue(0.01) for _ in range(n)]
     for job in jobs:

@@ -42,10 +42,27 @@ def value_end(data: bytes | bytearray, at: int) -> int | None:
     return after
 
 
-def command_name(call: bytes) -> str:
-    """Return the first word of a command in RESP, in capitals."""
-    word = call.split(b"\r\n", 3)[2] if call.startswith(b"*") else call.split()[0]
-    return word.decode().upper()
+def command_words(call: bytes) -> list[bytes]:
+    """Return a command in RESP, word by word."""
+    if not call.startswith(b"*"):
+        return call.split()
+    words, at = [], call.find(b"\r\n") + 2
+    while at < len(call):
+        line_end = call.find(b"\r\n", at)
+        start = line_end + 2
+        end = start + int(call[at + 1 : line_end])
+        words.append(call[start:end])
+        at = end + 2
+    return words
+
+
+#: In RESP3 these are answered by a push for each channel, and by nothing else.
+SUBSCRIBING = {b"SUBSCRIBE", b"UNSUBSCRIBE", b"PSUBSCRIBE", b"PUNSUBSCRIBE"}
+
+
+def is_confirmation(push: bytes) -> bool:
+    """Return whether a push stands in the place of a reply."""
+    return push.split(b"\r\n", 3)[2].upper() in SUBSCRIBING
 
 
 @dataclass(eq=False)
@@ -58,6 +75,13 @@ class OneShot:
     done: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass(eq=False)
+class Confirmations:
+    """The pushes that are owed to one (UN)SUBSCRIBE, unless it is refused."""
+
+    left: int
+
+
 class Link:
     """One client connection and the one that it is joined to at the server."""
 
@@ -66,7 +90,9 @@ class Link:
         self.reader, self.writer = reader, writer
         self.server_writer: asyncio.StreamWriter | None = None
         # What to do with each reply that is owed, oldest first; None: pass it on.
-        self.owed: deque[OneShot | None] = deque()
+        self.owed: deque[OneShot | Confirmations | None] = deque()
+        self.is_resp3 = False
+        # What is owed then cannot be told from messages, in RESP2.
         self.is_subscribed = False
 
     async def run(self) -> None:
@@ -98,11 +124,17 @@ class Link:
     async def pump_calls(self) -> None:
         assert self.server_writer is not None
         async for call in self.values(self.reader):
-            name = command_name(call)
+            words = command_words(call)
+            word = words[0].upper()
+            name = word.decode()
             self.proxy.calls[name] += 1
-            self.is_subscribed |= name in {"SUBSCRIBE", "PSUBSCRIBE", "MONITOR"}
+            self.is_resp3 |= word == b"HELLO" and words[1:2] == [b"3"]
+            is_subscribing = word in SUBSCRIBING
+            self.is_subscribed |= word == b"MONITOR" or (is_subscribing and not self.is_resp3)
             shot = self.proxy.take_shot(name)
-            if not self.is_subscribed or shot is not None:
+            if is_subscribing and self.is_resp3 and shot is None:
+                self.owed.append(Confirmations(max(1, len(words) - 1)))
+            elif not self.is_subscribed or shot is not None:
                 self.owed.append(shot)
             if shot is None or shot.error is None:
                 self.server_writer.write(call)
@@ -112,8 +144,7 @@ class Link:
     async def pump_replies(self, server_reader: asyncio.StreamReader) -> None:
         async for reply in self.values(server_reader):
             self.proxy.largest_reply = max(self.proxy.largest_reply, len(reply))
-            is_owed = bool(self.owed) and not reply.startswith(b">")
-            shot = self.owed.popleft() if is_owed else None
+            shot = self.settle(reply)
             if shot is None:
                 self.writer.write(reply)
                 await self.writer.drain()
@@ -123,9 +154,22 @@ class Link:
                 shot.done.set()
             self.send_forged()
 
+    def settle(self, reply: bytes) -> OneShot | None:
+        """Take what a reply was owed for off the list; return what to do with it."""
+        is_push = reply.startswith(b">")
+        if not self.owed or (is_push and not is_confirmation(reply)):
+            return None
+        owed = self.owed[0]
+        if isinstance(owed, Confirmations) and is_push:
+            owed.left -= 1
+            if owed.left:
+                return None
+        self.owed.popleft()
+        return None if isinstance(owed, Confirmations) else owed
+
     def send_forged(self) -> None:
         """Write the forged replies whose turn has come."""
-        while self.owed and (shot := self.owed[0]) is not None and shot.error is not None:
+        while self.owed and isinstance(shot := self.owed[0], OneShot) and shot.error is not None:
             self.owed.popleft()
             self.writer.write(b"-" + shot.error + b"\r\n")
             shot.done.set()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
+import hiredis
 import pytest
 import redis
 
@@ -58,6 +62,49 @@ def test_a_forged_error_comes_in_its_turn_and_never_reaches_the_server(
     assert "command not allowed" in str(error)
     assert forged.is_set()
     assert not raw.exists(key)
+
+
+def test_a_forged_error_comes_in_its_turn_on_a_connection_that_listens(proxy, raw, namespace):
+    key, channel = f"{{laneq:{namespace}}}:counts:x", f"{{laneq:{namespace}}}:lanes"
+    reader = hiredis.Reader()
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as listening:
+
+        def ask(*calls: str) -> list[Any]:
+            commands = [call.split() for call in calls]
+            listening.sendall(b"".join(hiredis.pack_command((*words,)) for words in commands))
+            replies: list[Any] = []
+            while len(replies) < len(commands):
+                if (reply := reader.gets()) is not False:
+                    replies.append(reply)
+                else:
+                    reader.feed(listening.recv(65536))
+            return replies
+
+        ask("HELLO 3")
+        if not isinstance(ask(f"SUBSCRIBE {channel}")[0], hiredis.PushNotification):
+            pytest.skip("this server speaks RESP2 to who subscribes")
+        forged = proxy.answer_next("BUSY a script runs", "HINCRBY")
+        before, error, after = ask("ECHO before", f"HINCRBY {key} n 1", "ECHO after")
+        assert (before, after) == (b"before", b"after")
+        assert "BUSY" in str(error)
+        assert forged.is_set()
+        assert not raw.exists(key)
+        # What is announced, and each change of what is listened for, takes nobody's place.
+        lost = proxy.swallow_next_reply("HINCRBY")
+        raw.publish(channel, "news")
+        more = ask(
+            f"UNSUBSCRIBE {channel}",
+            "ECHO before",
+            f"HINCRBY {key} n 1",
+            f"SUBSCRIBE {channel} {channel}2",
+            "ECHO after",
+        )
+        assert lost.wait(5)
+        kinds = [each[0] if isinstance(each, list) else each for each in more]
+        kinds.remove(b"message")
+        assert kinds == [b"unsubscribe", b"before", b"subscribe", b"subscribe"]
+        assert ask("ECHO then") == [b"after"]
+        assert raw.hget(key, "n") == b"1"
 
 
 def test_a_black_hole_answers_nothing_until_it_is_restored(proxy, client):

@@ -70,8 +70,8 @@ def test_a_forged_error_comes_in_its_turn_on_a_connection_that_listens(proxy, ra
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as listening:
 
         def ask(*calls: str) -> list[Any]:
-            commands = [call.split() for call in calls]
-            listening.sendall(b"".join(hiredis.pack_command((*words,)) for words in commands))
+            commands: list[Any] = [tuple(call.split()) for call in calls]
+            listening.sendall(b"".join(hiredis.pack_command(words) for words in commands))
             replies: list[Any] = []
             while len(replies) < len(commands):
                 if (reply := reader.gets()) is not False:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -17,6 +17,8 @@ from laneq.keys import keys_of
 from laneq.scripts import Script
 from tests import colours
 from tests.colours import COLOURS, LOOPS
+
+D = TypeVar("D", SyncDriver, AsyncDriver)
 
 
 def script(name: str, body: str) -> Script:
@@ -81,6 +83,27 @@ class Counter:
         return Call(GET, (self.key,), (), lambda reply: reply)
 
 
+def open_driver(kind: type[D], url: str, namespace: str, **options: Any) -> D:
+    """Open a driver of a namespace; options are the driver's, and the timeouts of the address."""
+    timeouts = {
+        name: options.pop(name)
+        for name in ("connect_timeout_s", "read_timeout_s")
+        if name in options
+    }
+    address = Address.parse(url, **timeouts)
+    return kind(address, prefix=keys_of(namespace).prefix, **options)
+
+
+def open_sync(url: str, namespace: str, **options: Any) -> SyncDriver:
+    """Open a driver whose connections bear the namespace's name."""
+    return open_driver(SyncDriver, url, namespace, client_name=namespace, **options)
+
+
+def open_async(url: str, namespace: str, **options: Any) -> AsyncDriver:
+    """Open a driver whose connections bear the namespace's name."""
+    return open_driver(AsyncDriver, url, namespace, client_name=namespace, **options)
+
+
 class Colour(colours.Colour):
     """Opens drivers of one colour, each behind blocking methods."""
 
@@ -89,14 +112,8 @@ class Colour(colours.Colour):
         self._drivers: list[Driven] = []
 
     def open(self, url: str, namespace: str = "drive", **options: Any) -> Driven:
-        address_options = {
-            option: options.pop(option)
-            for option in ("connect_timeout_s", "read_timeout_s")
-            if option in options
-        }
-        address = Address.parse(url, **address_options)
         kind: Any = AsyncDriver if self.is_async else SyncDriver
-        driver = kind(address, prefix=keys_of(namespace).prefix, **options)
+        driver = open_driver(kind, url, namespace, **options)
         driven = Driven(self, driver)
         self._drivers.append(driven)
         return driven

@@ -18,25 +18,13 @@ import pytest
 import redis
 
 from laneq.calls.call import Plan, Until
-from laneq.drive import Address, AsyncDriver, blocking_wire
+from laneq.drive import Address, blocking_wire
 from laneq.errors import RedisRefused, RedisUnavailable
-from laneq.keys import keys_of
-from tests.drive.conftest import Counter, clients, echo
+from tests.drive.conftest import Counter, clients, echo, open_async
 from tests.patience import await_until, wait_until
 from tests.proxy import Proxy
 
 Run = Callable[[Any], Any]
-
-
-def open_driver(url: str, namespace: str, **options: Any) -> AsyncDriver:
-    timeouts = {
-        name: options.pop(name)
-        for name in ("connect_timeout_s", "read_timeout_s")
-        if name in options
-    }
-    prefix = keys_of(namespace).prefix
-    address = Address.parse(url, **timeouts)
-    return AsyncDriver(address, prefix=prefix, client_name=namespace, **options)
 
 
 # --- many calls in flight -------------------------------------------------------------------
@@ -44,7 +32,7 @@ def open_driver(url: str, namespace: str, **options: Any) -> AsyncDriver:
 
 def test_replies_reach_the_callers_they_are_for(run: Run, url: str, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             texts = [str(i).encode() for i in range(500)]
             assert await asyncio.gather(*(driver.call(echo(text)) for text in texts)) == texts
 
@@ -55,7 +43,7 @@ def test_all_callers_share_one_connection(
     run: Run, url: str, namespace: str, raw: redis.Redis
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await asyncio.gather(*(driver.call(echo("x")) for _ in range(50)))
             assert len(clients(raw, namespace)) == 1
 
@@ -66,7 +54,7 @@ def test_a_script_flush_amid_a_pipeline_is_not_noticed(
     run: Run, url: str, namespace: str, counter: Counter, raw: Any
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
 
             async def count_on() -> list[Any]:
                 return [await driver.call(counter.count_once()) for _ in range(40)]
@@ -87,7 +75,7 @@ def test_killed_connections_lose_and_double_no_once_call(
     """A call may give up after its second break; what it was told is then "unavailable"."""
 
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             done = gone = 0
 
             async def count_on() -> None:
@@ -115,7 +103,7 @@ def test_a_cancelled_caller_does_not_shift_the_replies_of_others(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("connected"))
             proxy.blackhole()
             calls = [asyncio.create_task(driver.call(echo(str(i)))) for i in range(20)]
@@ -133,7 +121,7 @@ def test_a_cancelled_caller_does_not_shift_the_replies_of_others(
 
 def test_callers_of_an_outage_share_one_reconnect(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("connected"))
             proxy.calls.clear()
             proxy.cut()
@@ -148,7 +136,7 @@ def test_callers_of_an_outage_share_one_reconnect(run: Run, proxy: Proxy, namesp
 def test_endless_patience_waits_until_redis_is_back(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
         heard: list[str] = []
-        driver = open_driver(
+        driver = open_async(
             proxy.url,
             namespace,
             patience_s=math.inf,
@@ -170,7 +158,7 @@ def test_endless_patience_waits_until_redis_is_back(run: Run, proxy: Proxy, name
 def test_a_server_that_is_loading_is_not_yet_back(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
         heard: list[str] = []
-        driver = open_driver(
+        driver = open_async(
             proxy.url, namespace, on_connect=lambda: heard.append("back"), patience_s=math.inf
         )
         async with driver:
@@ -188,7 +176,7 @@ def test_a_silent_connection_is_replaced_though_calls_keep_coming(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace, read_timeout_s=0.2) as driver:
+        async with open_async(proxy.url, namespace, read_timeout_s=0.2) as driver:
             await driver.call(echo("connected"))
             first = driver._wire
             proxy.blackhole()
@@ -208,7 +196,7 @@ def test_a_silent_connection_is_replaced_though_calls_keep_coming(
 def test_one_driver_serves_several_loops_in_a_row(
     run: Run, url: str, namespace: str, counter: Counter, raw: redis.Redis
 ) -> None:
-    driver = open_driver(url, namespace)
+    driver = open_async(url, namespace)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for expected in range(1, 4):
@@ -220,7 +208,7 @@ def test_one_driver_serves_several_loops_in_a_row(
 def test_a_driver_moves_to_the_loop_that_uses_it(
     url: str, namespace: str, raw: redis.Redis
 ) -> None:
-    driver = open_driver(url, namespace)
+    driver = open_async(url, namespace)
     with asyncio.Runner() as first, asyncio.Runner() as second:
         assert first.run(driver.call(echo("first"))) == b"first"
         assert second.run(driver.call(echo("second"))) == b"second"
@@ -235,7 +223,7 @@ def test_close_in_flight_ends_calls_waits_and_pops(
     run: Run, url: str, namespace: str, counter: Counter, raw: redis.Redis
 ) -> None:
     async def main() -> None:
-        driver = open_driver(url, namespace)
+        driver = open_async(url, namespace)
         wire = driver.blocking()
         waits: list[asyncio.Task[Any]] = [
             asyncio.create_task(driver.run(wait_for(counter))),
@@ -256,7 +244,7 @@ def test_close_in_flight_ends_calls_waits_and_pops(
 
 def test_close_while_connecting_tells_the_callers(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
-        driver = open_driver(proxy.url, namespace, patience_s=math.inf)
+        driver = open_async(proxy.url, namespace, patience_s=math.inf)
         proxy.blackhole()
         call = asyncio.create_task(driver.call(echo("?")))
         await await_until(lambda: proxy.connections)
@@ -291,7 +279,7 @@ def test_parent_and_forked_child_have_connections_of_their_own(
     run: Run, url: str, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             mine = await driver.command("CLIENT", "ID")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -338,7 +326,7 @@ def test_a_subscriber_hears_messages_also_after_a_reconnect(
 ) -> None:
     async def main() -> None:
         heard: list[bytes] = []
-        async with open_driver(proxy.url, namespace, patience_s=math.inf) as driver:
+        async with open_async(proxy.url, namespace, patience_s=math.inf) as driver:
             await driver.subscribe(counter.channel, heard.append)
             for i in range(3):
                 await await_until(partial(hears, counter, b"%d" % i, heard))
@@ -355,7 +343,7 @@ def test_a_subscription_comes_back_when_its_connection_breaks_at_once(
 
     async def main() -> None:
         heard: list[bytes] = []
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.subscribe(counter.channel, heard.append)
             proxy.cut()
             await await_until(lambda: driver._keeper)
@@ -374,7 +362,7 @@ def test_a_subscription_comes_back_after_an_outage_longer_than_patience(
 ) -> None:
     async def main() -> None:
         heard: list[bytes] = []
-        async with open_driver(proxy.url, namespace, patience_s=0.05) as driver:
+        async with open_async(proxy.url, namespace, patience_s=0.05) as driver:
             await driver.subscribe(counter.channel, heard.append)
             proxy.refuse()
             await await_until(lambda: driver._state.left_s() < 0)
@@ -389,7 +377,7 @@ def test_a_channel_is_left_with_its_last_listener(
 ) -> None:
     async def main() -> None:
         heard: list[bytes] = []
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.subscribe(counter.channel, heard.append)
             waiting = asyncio.create_task(driver.run(wait_for(counter)))
             await await_until(lambda: len(driver._listeners[counter.channel]) == 2)
@@ -410,7 +398,7 @@ def test_a_cancelled_wait_leaves_no_subscription(
     run: Run, url: str, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             waiting = asyncio.create_task(driver.run(wait_for(counter)))
             await await_until(lambda: numsub(counter) == 1)
             waiting.cancel()
@@ -435,7 +423,7 @@ def test_a_subscriber_that_raises_is_reported_and_does_no_harm(
             raise IndexError(message)
 
         heard: list[bytes] = []
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.subscribe(counter.channel, fail)
             await driver.subscribe(counter.channel, heard.append)
             counter.raw.publish(counter.channel, "x")
@@ -451,7 +439,7 @@ def test_a_channel_that_is_not_allowed_is_refused_and_the_connection_goes_on(
 ) -> None:
     async def main() -> None:
         login_url = url.replace("://", "://drive-test:x@", 1)
-        async with open_driver(login_url, namespace) as driver:
+        async with open_async(login_url, namespace) as driver:
             with pytest.raises(RedisRefused, match="NOPERM"):
                 await driver.subscribe(counter.channel, print)
             assert await driver.call(echo("on")) == b"on"
@@ -494,7 +482,7 @@ def test_a_pop_returns_the_list_that_it_popped(
     run: Run, url: str, namespace: str, raw: redis.Redis, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = driver.blocking()
             popping = asyncio.create_task(wire.pop(lists, 10))
             await blocked(raw, namespace)
@@ -512,7 +500,7 @@ def test_an_interrupted_pop_ends_at_once_and_takes_nothing_more(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = driver.blocking()
             await wire.interrupt()  # nothing to end
             for _ in range(20):
@@ -531,7 +519,7 @@ def test_an_interrupt_without_the_right_to_unblock_ends_the_connection(
 ) -> None:
     async def main() -> None:
         login_url = url.replace("://", "://drive-test:x@", 1)
-        async with open_driver(login_url, namespace) as driver:
+        async with open_async(login_url, namespace) as driver:
             wire = driver.blocking()
             popping = asyncio.create_task(wire.pop(lists, 10))
             await blocked(raw, namespace)
@@ -562,7 +550,7 @@ def test_a_pop_at_a_server_that_was_left_meanwhile_is_not_ended_at_the_other_one
     """The number of a connection means somebody else's on another server."""
 
     async def main(other: Proxy) -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             wire = driver.blocking()
             popping = asyncio.create_task(wire.pop(lists, 10))
             await blocked(raw, namespace)
@@ -584,7 +572,7 @@ def test_what_a_cancelled_pop_takes_is_returned_by_the_next(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = driver.blocking()
             popping = asyncio.create_task(wire.pop(lists[:1], 10))
             await blocked(raw, namespace)
@@ -603,7 +591,7 @@ def test_a_cancelled_pop_that_got_nothing_is_ended_by_the_next(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = driver.blocking()
             popping = asyncio.create_task(wire.pop(lists[:1], 10))
             await blocked(raw, namespace)
@@ -623,7 +611,7 @@ def test_a_pop_on_a_dead_connection_is_told_that_it_is_stale(
     run: Run, proxy: Proxy, namespace: str, lists: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             wire = driver.blocking()
             assert await wire.pop(lists, 0.01) is None
             proxy.blackhole()
@@ -643,7 +631,7 @@ def test_a_pop_whose_connection_breaks_is_told_and_the_next_reconnects(
     run: Run, proxy: Proxy, namespace: str, raw: redis.Redis, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             wire = driver.blocking()
             popping = asyncio.create_task(wire.pop(lists, 10))
             await blocked(raw, namespace)

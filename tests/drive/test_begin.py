@@ -18,8 +18,7 @@ from laneq.drive.persist import pack, pack_call
 from laneq.drive.refusals import Lost
 from laneq.embedded import EmbeddedServer
 from laneq.errors import JobNotFound, RedisRefused, RedisUnavailable
-from tests.drive.conftest import ECHO, Counter, echo, script
-from tests.drive.test_async import open_driver
+from tests.drive.conftest import ECHO, Counter, echo, open_async, script
 from tests.patience import PATIENCE_S, await_until
 from tests.proxy import Proxy
 
@@ -95,7 +94,7 @@ def test_a_raw_reply_reaches_the_callback_and_is_read_as_the_call_says(
     run: Run, url: str, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             told = Told()
             begun = driver.begin(Call(ECHO, (), (7,), lambda reply: int(reply) + 1), told)
@@ -110,7 +109,7 @@ def test_a_reply_of_nothing_is_a_reply(
     run: Run, url: str, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.get())
             told = Told()
             begun = driver.begin(counter.get(), told)
@@ -123,7 +122,7 @@ def test_a_reply_of_nothing_is_a_reply(
 
 def test_a_reply_of_a_megabyte_is_told_whole_and_once(run: Run, url: str, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             told = Told()
             driver.begin(echo(b"x" * 1_000_000), told)
@@ -135,7 +134,7 @@ def test_a_reply_of_a_megabyte_is_told_whole_and_once(run: Run, url: str, namesp
 
 def test_what_was_begun_says_what_was_sent_and_where(run: Run, url: str, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = await driver.connected()
             call = echo("x")
             told = Told()
@@ -151,7 +150,7 @@ def test_a_begun_call_goes_out_before_the_loop_turns(
     run: Run, url: str, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             assert await driver.call(counter.count()) == 1
             told = Told()
             driver.begin(counter.count(), told)
@@ -168,7 +167,7 @@ def test_replies_of_many_begun_and_awaited_calls_come_in_order_to_whom_they_are_
     run: Run, url: str, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             told = Told()
             heard: list[tuple[int, Any]] = []
@@ -190,7 +189,7 @@ def test_replies_of_many_begun_and_awaited_calls_come_in_order_to_whom_they_are_
 
 def test_a_callback_is_told_in_the_loop_and_its_thread(run: Run, url: str, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             told = Told()
             places = []
@@ -208,7 +207,7 @@ def test_a_callback_is_told_in_the_loop_and_its_thread(run: Run, url: str, names
 
 def test_a_callback_may_begin_the_next_call(run: Run, url: str, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             told = Told()
             ready: list[bool] = []
@@ -237,7 +236,7 @@ def test_a_callback_may_begin_the_next_call(run: Run, url: str, namespace: str) 
 def test_begin_needs_a_connection(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
         told = Told()
-        driver = open_driver(proxy.url, namespace)
+        driver = open_async(proxy.url, namespace)
         with pytest.raises(RuntimeError, match="not connected"):
             driver.begin(echo("x"), told)
         await driver.call(echo("connected"))
@@ -260,7 +259,7 @@ def test_begin_needs_a_connection(run: Run, proxy: Proxy, namespace: str) -> Non
 def test_ready_is_a_driver_with_a_connection(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
         connected: list[bool] = []
-        driver: AsyncDriver = open_driver(
+        driver: AsyncDriver = open_async(
             proxy.url, namespace, on_connect=lambda: connected.append(driver.is_ready)
         )
         assert not driver.is_ready
@@ -289,7 +288,7 @@ def test_a_driver_whose_server_is_away_is_not_ready_until_it_is_back(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace, patience_s=0.0) as driver:
+        async with open_async(proxy.url, namespace, patience_s=0.0) as driver:
             await driver.call(echo("connected"))
             proxy.refuse()
             for _ in range(2):
@@ -308,7 +307,7 @@ def test_a_connection_to_a_server_that_is_loading_is_not_ready(
 ) -> None:
     async def main() -> None:
         away: list[bool] = []
-        driver: AsyncDriver = open_driver(
+        driver: AsyncDriver = open_async(
             proxy.url, namespace, on_disconnect=lambda _: away.append(driver.is_ready)
         )
         async with driver:
@@ -329,7 +328,7 @@ def test_a_call_that_is_refused_past_patience_leaves_the_driver_unready_until_an
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace, patience_s=0.0) as driver:
+        async with open_async(proxy.url, namespace, patience_s=0.0) as driver:
             await driver.call(echo("the server has the script"))
             proxy.answer_next("LOADING wait", "EVALSHA")
             begun, reply = await begin_in_trouble(driver, echo("?"))
@@ -350,7 +349,7 @@ def test_a_script_that_the_server_lacks_is_sent_once(
     run: Run, proxy: Proxy, namespace: str, raw: redis.Redis, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(counter.count())
             raw.script_flush()
             proxy.calls.clear()
@@ -369,7 +368,7 @@ def test_many_that_were_begun_without_their_script_are_all_carried_on(
     run: Run, url: str, namespace: str, raw: redis.Redis, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.connected()
             raw.script_flush()
             told = Told()
@@ -384,7 +383,7 @@ def test_many_that_were_begun_without_their_script_are_all_carried_on(
 
 def test_fakeredis_gets_the_script_that_it_can_read(run: Run) -> None:
     async def main(url: str) -> None:
-        async with open_driver(url, "fake") as driver:
+        async with open_async(url, "fake") as driver:
             await driver.connected()
             begun, reply = await begin_in_trouble(driver, echo("carried on"))
             assert await soon(driver.carry_on(begun, reply)) == b"carried on"
@@ -398,7 +397,7 @@ def test_a_server_that_will_be_ready_soon_is_waited_for(
     run: Run, proxy: Proxy, namespace: str, counter: Counter, word: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             assert await driver.call(counter.count()) == 1
             shots = [proxy.answer_next(f"{word} wait a little", "EVALSHA") for _ in range(3)]
             begun, reply = await begin_in_trouble(driver, counter.count())
@@ -413,7 +412,7 @@ def test_a_server_that_is_the_wrong_one_by_now_is_left(
     run: Run, proxy: Proxy, namespace: str, counter: Counter, word: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             assert await driver.call(counter.count()) == 1
             proxy.answer_next(f"{word} ask another one", "EVALSHA")
             begun, reply = await begin_in_trouble(driver, counter.count())
@@ -432,7 +431,7 @@ def test_an_error_of_the_script_reaches_who_carries_on_and_the_driver_works_on(
     async def main() -> None:
         read: list[Any] = []
         fail = Call(FAIL, (), (), read.append)
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = await driver.connected()
             begun, reply = await begin_in_trouble(driver, fail)
             for _ in range(2):  # the first finds that the server lacks the script
@@ -452,7 +451,7 @@ def test_a_refusal_is_not_tried_again(
     run: Run, proxy: Proxy, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             assert await driver.call(counter.count()) == 1
             proxy.answer_next("OOM command not allowed", "EVALSHA")
             begun, reply = await begin_in_trouble(driver, counter.count())
@@ -471,7 +470,7 @@ def test_an_error_of_the_reader_reaches_who_carries_on(
         raise JobNotFound(reply.decode())
 
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             proxy.answer_next("LOADING wait", "EVALSHA")
             begun, reply = await begin_in_trouble(driver, Call(ECHO, (), ("j",), refuse))
@@ -489,7 +488,7 @@ def test_a_call_whose_reply_is_lost_is_repeated_on_another_connection(
     run: Run, proxy: Proxy, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             assert await driver.call(counter.count()) == 1
             cut = proxy.cut_before_next_reply("EVALSHA")
             begun, reply = await begin_in_trouble(driver, counter.count())
@@ -511,7 +510,7 @@ def test_a_call_on_a_connection_that_has_just_broken_is_carried_on(
     """Before the driver has noticed: it is ready still, and the call goes nowhere."""
 
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             assert await driver.call(counter.count()) == 1
             proxy.cut()
             assert driver.is_ready
@@ -526,7 +525,7 @@ def test_a_cut_after_the_reply_is_told_to_nobody_who_has_his(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             first, second = Told(), Told()
             driver.begin(echo("first"), first)
@@ -549,7 +548,7 @@ def test_only_a_repeat_after_a_break_says_that_it_is_one(
 ) -> None:
     async def main() -> None:
         call = Call(ECHO, (), (0,), int, again=0)
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.connected()
             raw.script_flush()
             begun, reply = await begin_in_trouble(driver, call)
@@ -566,7 +565,7 @@ def test_only_a_repeat_after_a_break_says_that_it_is_one(
 
 def test_a_second_break_reaches_who_carries_on(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             for _ in range(2):
                 proxy.cut_before_next_reply("EVALSHA")
@@ -581,7 +580,7 @@ def test_a_second_break_reaches_who_carries_on(run: Run, proxy: Proxy, namespace
 
 def test_an_outage_is_ridden_out(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace, patience_s=math.inf) as driver:
+        async with open_async(proxy.url, namespace, patience_s=math.inf) as driver:
             await driver.call(echo("the server has the script"))
             proxy.refuse()
             begun, reply = await begin_in_trouble(driver, echo("patient"))
@@ -600,7 +599,7 @@ def test_no_server_reaches_who_carries_on_when_patience_is_spent(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace, patience_s=0.1) as driver:
+        async with open_async(proxy.url, namespace, patience_s=0.1) as driver:
             await driver.call(echo("the server has the script"))
             proxy.refuse()
             begun, reply = await begin_in_trouble(driver, echo("?"))
@@ -615,7 +614,7 @@ def test_a_break_is_told_to_all_that_were_begun_and_they_share_one_reconnect(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             proxy.blackhole()
             told = Told()
@@ -638,7 +637,7 @@ def test_who_begins_a_call_when_told_of_a_break_is_told_of_it_once_more_but_late
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             told, inner = Told(), Told()
             begun: list[Begun[bytes]] = []
@@ -664,7 +663,7 @@ def test_a_connection_that_falls_silent_is_given_up(
     run: Run, proxy: Proxy, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace, read_timeout_s=0.3) as driver:
+        async with open_async(proxy.url, namespace, read_timeout_s=0.3) as driver:
             assert await driver.call(counter.count()) == 1
             swallowed = proxy.swallow_next_reply("EVALSHA")
             begun, reply = await begin_in_trouble(driver, counter.count())
@@ -681,7 +680,7 @@ def test_trouble_is_taken_up_where_the_call_was_sent(
     """Its connection may be gone by then; the one that the driver has now is not to blame."""
 
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             for error in ("READONLY ask another one", "NOSCRIPT no such", "LOADING wait"):
                 proxy.answer_next(error, "EVALSHA")
@@ -701,7 +700,7 @@ def test_who_no_longer_carries_on_does_not_shift_the_replies_of_others(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             proxy.answer_next("NOSCRIPT no such", "EVALSHA")
             begun, reply = await begin_in_trouble(driver, echo("dropped"))
@@ -728,7 +727,7 @@ def test_a_close_is_told_to_those_who_wait_and_nothing_is_repeated(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        driver = open_driver(proxy.url, namespace)
+        driver = open_async(proxy.url, namespace)
         await driver.call(echo("the server has the script"))
         proxy.blackhole()
         told = Told()
@@ -751,7 +750,7 @@ def test_a_close_is_told_to_those_who_wait_and_nothing_is_repeated(
 
 def test_a_close_ends_the_carrying_on_that_connects(run: Run, proxy: Proxy, namespace: str) -> None:
     async def main() -> None:
-        driver = open_driver(proxy.url, namespace, patience_s=math.inf)
+        driver = open_async(proxy.url, namespace, patience_s=math.inf)
         await driver.call(echo("the server has the script"))
         proxy.refuse()
         begun, reply = await begin_in_trouble(driver, echo("?"))
@@ -770,7 +769,7 @@ def test_a_close_ends_the_carrying_on_that_waits_for_the_server(
 ) -> None:
     async def main() -> None:
         away = asyncio.Event()
-        driver = open_driver(
+        driver = open_async(
             proxy.url, namespace, patience_s=math.inf, on_disconnect=lambda _: away.set()
         )
         await driver.call(echo("the server has the script"))
@@ -790,7 +789,7 @@ def test_a_close_ends_the_carrying_on_that_waits_for_the_server(
 def test_the_end_of_the_loop_is_a_close(
     run: Run, proxy: Proxy, namespace: str, raw: redis.Redis
 ) -> None:
-    driver = open_driver(proxy.url, namespace)
+    driver = open_async(proxy.url, namespace)
     replies: list[Any] = []
 
     async def main() -> Begun[bytes]:
@@ -821,7 +820,7 @@ def test_futures_and_callbacks_get_their_replies_in_the_order_sent(
     run: Run, url: str, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = await driver.connected()
             told = Told()
             futures = []
@@ -841,7 +840,7 @@ def test_a_command_goes_out_at_once_and_those_behind_it_together(
     run: Run, url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = await driver.connected()
             written: list[bytes] = []
             write = wire._write
@@ -868,7 +867,7 @@ def test_a_callback_is_told_before_a_caller_who_was_answered_earlier_wakes(
     """Where the replies come in one piece, as those of commands sent in one piece do."""
 
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = await driver.connected()
             told = Told()
             wire.send(packed("first"))  # the others are gathered behind it
@@ -884,7 +883,7 @@ def test_a_wire_that_is_lost_tells_so_once_and_not_before_the_sender_returns(
     run: Run, url: str, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             wire = await driver.connected()
             wire.give_up("no good")
             told = Told()
@@ -904,7 +903,7 @@ def test_the_end_of_a_wire_is_told_to_each_in_order_and_once(
     run: Run, proxy: Proxy, namespace: str, is_closing: bool
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             wire = await driver.connected()
             proxy.blackhole()
             told: list[tuple[int, Any]] = []
@@ -929,7 +928,7 @@ def test_a_wire_that_retires_tells_the_replies_that_it_owes(
     run: Run, proxy: Proxy, namespace: str
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             wire = await driver.connected()
             proxy.blackhole()
             told = Told()
@@ -950,7 +949,7 @@ def test_messages_of_a_channel_are_no_replies(
     run: Run, url: str, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             messages: list[bytes] = []
             await driver.subscribe(counter.channel, messages.append)
             publish = script("publish", "return redis.call('PUBLISH', KEYS[1], ARGV[1])")
@@ -972,7 +971,7 @@ def test_a_close_ends_the_pause_before_a_new_connection(
 ) -> None:
     async def main() -> None:
         away = asyncio.Event()
-        driver = open_driver(
+        driver = open_async(
             proxy.url, namespace, patience_s=math.inf, on_disconnect=lambda _: away.set()
         )
         await driver.call(echo("s"))

@@ -14,8 +14,8 @@ import redis
 from laneq.calls.call import Call
 from laneq.drive import blocking_wire
 from laneq.errors import RedisRefused, RedisUnavailable
-from tests.drive.conftest import Counter, clients, echo, script
-from tests.drive.test_async import blocked, open_driver
+from tests.drive.conftest import Counter, clients, echo, open_async, script
+from tests.drive.test_async import blocked
 from tests.drive.test_begin import Told, soon
 from tests.patience import await_until
 from tests.proxy import Proxy
@@ -41,7 +41,7 @@ def test_the_call_is_carried_out_when_the_pop_has_got_something_and_not_before(
     run: Run, url: str, namespace: str, raw: Any, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             assert await driver.call(counter.count()) == 1
             wire, told = driver.blocking(), Told()
             popping = asyncio.create_task(wire.pop_then(lists, LONG_S, counter.count(), told))
@@ -61,7 +61,7 @@ def test_the_call_is_carried_out_when_the_pop_has_got_nothing(
     run: Run, url: str, namespace: str, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             began = time.monotonic()
@@ -80,7 +80,7 @@ def test_the_raw_reply_is_told(
         raise AssertionError(f"{reply} was read")
 
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the scripts"))
             await driver.call(counter.get())
             wire, told = driver.blocking(), Told()
@@ -96,7 +96,7 @@ def test_it_is_told_in_the_loop_and_its_thread_before_the_wait_returns(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
 
@@ -116,7 +116,7 @@ def test_each_is_told_its_own_reply_once(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             for i in range(0, 15, 3):
@@ -138,7 +138,7 @@ def test_it_may_begin_a_call_of_the_driver(
     run: Run, url: str, namespace: str, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
 
@@ -159,7 +159,7 @@ def test_an_interrupt_ends_the_pop_and_the_call_follows(
     run: Run, url: str, namespace: str, raw: Any, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             assert await wire.pop(lists, 0.001) is None  # connects
@@ -184,7 +184,7 @@ def test_an_interrupt_while_it_connects_has_the_call_carried_out_at_once(
     run: Run, proxy: Proxy, namespace: str, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             proxy.blackhole()
@@ -203,7 +203,7 @@ def test_an_interrupt_without_the_right_to_unblock_is_told_to_the_caller_alone(
 ) -> None:
     async def main() -> None:
         login_url = url.replace("://", "://drive-test:x@", 1)
-        async with open_driver(login_url, namespace) as driver:
+        async with open_async(login_url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             popping = asyncio.create_task(wire.pop_then(lists, LONG_S, echo("x"), told))
@@ -232,7 +232,7 @@ def test_an_interrupt_of_one_does_not_shorten_the_next(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             await soon(wire.interrupt())  # nothing to end
@@ -252,7 +252,7 @@ def test_the_reply_of_one_that_was_cancelled_is_told_when_the_next_has_ended_its
     run: Run, url: str, namespace: str, raw: Any, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.count())
             wire, first, second = driver.blocking(), Told(), Told()
             popping = asyncio.create_task(wire.pop_then(lists, LONG_S, counter.count(), first))
@@ -271,7 +271,7 @@ def test_what_one_that_was_cancelled_pops_is_returned_by_the_next_pop(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             popping = asyncio.create_task(wire.pop_then(lists[:1], LONG_S, echo("x"), told))
@@ -294,7 +294,7 @@ def test_a_script_that_the_server_lacks_is_a_refusal_and_is_not_told(
     run: Run, url: str, namespace: str, raw: Any, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             raw.script_flush()
@@ -315,7 +315,7 @@ def test_an_error_of_the_script_is_a_refusal_and_is_not_told(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             fail = Call(FAIL, (), (), lambda reply: reply)
             with pytest.raises(RedisRefused):
                 await driver.call(fail)  # the server has the script from then on
@@ -335,7 +335,7 @@ def test_a_server_that_is_loading_is_a_refusal_at_once(
     run: Run, proxy: Proxy, namespace: str, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             proxy.calls.clear()
@@ -354,7 +354,7 @@ def test_a_pop_that_is_refused_does_not_keep_the_call_from_being_told(
     run: Run, url: str, namespace: str, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             await soon(wire.pop_then([counter.key], LONG_S, counter.count(), told))
@@ -372,7 +372,7 @@ def test_what_the_server_said_to_a_pop_is_not_said_of_one_that_does_not_connect(
     run: Run, proxy: Proxy, namespace: str, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace, patience_s=0.0) as driver:
+        async with open_async(proxy.url, namespace, patience_s=0.0) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             await soon(wire.pop_then([counter.key], LONG_S, counter.count(), told))
@@ -393,7 +393,7 @@ def test_a_server_that_ends_the_pop_by_itself_is_left(
     """UNBLOCKED is what one says that has become a replica."""
 
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             popping = asyncio.create_task(wire.pop_then(lists, LONG_S, counter.count(), told))
@@ -417,7 +417,7 @@ def test_a_server_that_refuses_the_call_is_left_where_it_is_the_wrong_one(
     run: Run, proxy: Proxy, namespace: str, lists: list[bytes], word: str, is_left: bool
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             await soon(wire.pop_then(lists, 0.001, echo("x"), told))
@@ -440,7 +440,7 @@ def test_a_cut_amid_the_pop_is_told_to_the_caller_alone_and_the_next_reconnects(
     run: Run, proxy: Proxy, namespace: str, raw: Any, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             popping = asyncio.create_task(wire.pop_then(lists, LONG_S, counter.count(), told))
@@ -463,7 +463,7 @@ def test_a_call_whose_reply_is_lost_is_not_repeated(
     run: Run, proxy: Proxy, namespace: str, counter: Counter, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             cut = proxy.cut_before_next_reply("EVALSHA")
@@ -481,7 +481,7 @@ def test_a_cut_after_the_reply_is_told_to_nobody(
     run: Run, proxy: Proxy, namespace: str, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             wire, told = driver.blocking(), Told()
             await soon(wire.pop_then(lists, 0.001, echo("x"), told))
@@ -503,7 +503,7 @@ def test_a_dead_connection_is_told_to_be_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(counter.count())
             wire, told = driver.blocking(), Told()
             await soon(wire.pop_then(lists, 0.001, counter.count(), told))
@@ -530,7 +530,7 @@ def test_a_connection_is_not_stale_once_the_reply_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("the server has the script"))
             monkeypatch.setattr(blocking_wire, "_MARGIN_S", 0.2)
             wire, told = driver.blocking(), Told()
@@ -549,7 +549,7 @@ def test_a_close_is_told_to_the_caller_alone(
     run: Run, url: str, namespace: str, raw: redis.Redis, lists: list[bytes], what: str
 ) -> None:
     async def main() -> None:
-        driver = open_driver(url, namespace)
+        driver = open_async(url, namespace)
         await driver.call(echo("the server has the script"))
         wire, told = driver.blocking(), Told()
         popping = asyncio.create_task(wire.pop_then(lists, LONG_S, echo("x"), told))
@@ -577,7 +577,7 @@ def test_a_cancelled_caller_leaves_the_watch_over_a_silent_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("s"))
             wire = driver.blocking()
             assert await wire.pop(lists, 0.001) is None
@@ -597,7 +597,7 @@ def test_what_a_cancelled_pop_got_is_news_enough(
     run: Run, url: str, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(echo("s"))
             wire, told = driver.blocking(), Told()
             popping = asyncio.create_task(wire.pop(lists, LONG_S))
@@ -616,7 +616,7 @@ def test_a_pop_that_was_interrupted_while_it_connects_takes_nothing(
     run: Run, proxy: Proxy, namespace: str, raw: Any, lists: list[bytes]
 ) -> None:
     async def main() -> None:
-        async with open_driver(proxy.url, namespace) as driver:
+        async with open_async(proxy.url, namespace) as driver:
             await driver.call(echo("s"))
             wire, told = driver.blocking(), Told()
             proxy.blackhole()
@@ -636,7 +636,7 @@ def test_that_the_pop_was_refused_is_kept_where_the_call_is_too(
     run: Run, url: str, namespace: str, counter: Counter
 ) -> None:
     async def main() -> None:
-        async with open_driver(url, namespace) as driver:
+        async with open_async(url, namespace) as driver:
             await driver.call(counter.count())
             fail = Call(FAIL, (), (), lambda reply: reply)
             with pytest.raises(RedisRefused, match="MINE"):

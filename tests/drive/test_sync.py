@@ -18,29 +18,23 @@ import pytest
 import redis
 
 from laneq.calls.call import Plan, Until
-from laneq.drive import Address, SyncDriver
+from laneq.drive import SyncDriver
 from laneq.errors import RedisUnavailable
-from laneq.keys import keys_of
-from tests.drive.conftest import Counter, clients, echo
+from tests.drive.conftest import Counter, clients, echo, open_sync
 from tests.patience import wait_until
 from tests.proxy import Proxy
 
 
 @pytest.fixture
 def driver(url: str, namespace: str) -> Iterator[SyncDriver]:
-    with open_driver(url, namespace) as opened:
+    with open_sync(url, namespace) as opened:
         yield opened
-
-
-def open_driver(url: str, namespace: str, **options: Any) -> SyncDriver:
-    prefix = keys_of(namespace).prefix
-    return SyncDriver(Address.parse(url), prefix=prefix, client_name=namespace, **options)
 
 
 def test_threads_share_a_bounded_pool(
     url: str, namespace: str, counter: Counter, raw: redis.Redis
 ) -> None:
-    with open_driver(url, namespace, max_connections=2) as driver:
+    with open_sync(url, namespace, max_connections=2) as driver:
         with ThreadPoolExecutor(8) as threads:
             counts = list(threads.map(lambda _: driver.call(counter.count_once()), range(400)))
         assert sorted(counts) == list(range(1, 401))
@@ -55,8 +49,7 @@ def test_the_connection_used_last_is_used_next(driver: SyncDriver, raw: redis.Re
 def test_a_caller_who_finds_all_connections_busy_is_told(
     url: str, namespace: str, counter: Counter
 ) -> None:
-    address = Address.parse(url, read_timeout_s=0.2)
-    with SyncDriver(address, prefix=keys_of(namespace).prefix, max_connections=1) as driver:
+    with open_sync(url, namespace, read_timeout_s=0.2, max_connections=1) as driver:
         waiting = threading.Thread(
             target=lambda: driver.run(wait_for(counter)), name="waiting", daemon=True
         )
@@ -73,7 +66,7 @@ def test_a_caller_gets_the_connection_that_another_gives_back(
     url: str, namespace: str, counter: Counter
 ) -> None:
     with (
-        open_driver(url, namespace, max_connections=1) as driver,
+        open_sync(url, namespace, max_connections=1) as driver,
         ThreadPoolExecutor(2) as threads,
     ):
         waiting = threads.submit(driver.run, wait_for(counter))
@@ -168,7 +161,7 @@ def test_the_parents_close_reaches_the_server_while_a_child_lives(
 
 
 def child_of_multiprocessing(url: str, namespace: str, key: bytes) -> None:
-    with open_driver(url, namespace) as driver:
+    with open_sync(url, namespace) as driver:
         for _ in range(50):
             driver.command("INCR", key)
 
@@ -204,7 +197,7 @@ def alarm() -> Iterator[Any]:
 def test_an_interrupted_call_leaves_no_dirty_connection(
     proxy: Proxy, namespace: str, alarm: Any
 ) -> None:
-    with open_driver(proxy.url, namespace) as driver:
+    with open_sync(proxy.url, namespace) as driver:
         driver.call(echo("connected"))
         proxy.swallow_next_reply("EVALSHA")
         alarm(0.05)
@@ -225,7 +218,7 @@ def test_an_interrupted_wait_leaves_no_dirty_connection(
 
 
 def test_interrupts_do_not_use_up_the_pool(proxy: Proxy, namespace: str, alarm: Any) -> None:
-    with open_driver(proxy.url, namespace, max_connections=1) as driver:
+    with open_sync(proxy.url, namespace, max_connections=1) as driver:
         for _ in range(3):
             driver.call(echo("connected"))
             proxy.swallow_next_reply("EVALSHA")
@@ -253,7 +246,7 @@ def test_a_connection_in_use_at_close_is_closed_when_it_is_given_back(
 def test_a_driver_dropped_without_close_gives_no_warning(
     url: str, namespace: str, raw: redis.Redis
 ) -> None:
-    driver = open_driver(url, namespace)
+    driver = open_sync(url, namespace)
     driver.call(echo("open"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

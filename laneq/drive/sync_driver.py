@@ -90,6 +90,7 @@ class SyncDriver:
             SwitchWatch(address, self._route, client_name) if address.has_sentinels else None
         )
         self._live: weakref.WeakSet[SyncWire] = weakref.WeakSet()
+        self._closes = 0
         self._start_afresh()
         _DRIVERS.add(self)
 
@@ -131,12 +132,14 @@ class SyncDriver:
         Redis:
             One round trip; the script's text is sent when the server lacks it.
         """
-        wire = self._take()
+        closes = self._closes
+        wire = self._take(closes)
         session = free_session(wire, self._prefix) if call.once else None
         packed = pack_call(call, session)
         reply = wire.ask(packed)
         if reply.__class__ in TROUBLE:
-            reply = self._carry_out(self._persist(Asked(call, packed, session), reply, wire), wire)
+            steps = self._persist(Asked(call, packed, session), reply, wire)
+            reply = self._carry_out(steps, wire, closes)
         else:
             if session is not None:
                 wire.sessions.append(session)
@@ -153,10 +156,12 @@ class SyncDriver:
             RedisRefused: the server answered with an error.
         """
         packed = pack(args)
-        wire = self._take()
+        closes = self._closes
+        wire = self._take(closes)
         reply = wire.ask(packed)
         if reply.__class__ in TROUBLE:
-            return self._carry_out(self._persist(Asked(None, packed, None), reply, wire), wire)
+            steps = self._persist(Asked(None, packed, None), reply, wire)
+            return self._carry_out(steps, wire, closes)
         self._give(wire)
         return reply
 
@@ -176,7 +181,11 @@ class SyncDriver:
             return value
 
     def close(self) -> None:
-        """Close all connections that are idle now, and those in use when they are given back."""
+        """Close all connections that are idle now, and those in use when they are given back.
+
+        Callers who pause, or need another connection, get RedisUnavailable.
+        """
+        self._closes += 1
         self._drop_pool()
         if self._switches is not None:
             self._switches.close()
@@ -185,23 +194,29 @@ class SyncDriver:
         idle, self._idle = self._idle, []
         _close_all(idle)
 
+    def _check_open(self, closes: int) -> None:
+        """Raise if the driver was closed since there had been so many closes."""
+        if self._closes != closes:
+            raise unavailable(self.address, "the driver was closed")
+
     # --- the pool -------------------------------------------------------------------
 
-    def _take(self) -> SyncWire:
+    def _take(self, closes: int) -> SyncWire:
         if self._switches is not None and self._switches.has_switched():
             self._drop_pool()
         try:
             return self._idle.pop()
         except IndexError:
-            return self._take_or_open()
+            return self._take_or_open(closes)
 
-    def _take_or_open(self) -> SyncWire:
+    def _take_or_open(self, closes: int) -> SyncWire:
         found = self._wait_for_room()
         if found is not None:
             return found
         wire = None
         try:
-            wire = self._carry_out(connecting(self.address, self._state), None)
+            self._check_open(closes)
+            wire = self._carry_out(connecting(self.address, self._state), None, closes)
             return cast("SyncWire", wire)
         finally:
             with self._gate:
@@ -235,17 +250,24 @@ class SyncDriver:
             finally:
                 self._waiting -= 1
 
-    def _open(self, timeout_s: float) -> SyncWire:
+    def _open(self, timeout_s: float, closes: int) -> SyncWire:
+        home = self._idle
         sock = open_socket(self.address, self._client_name, timeout_s=timeout_s, route=self._route)
         if self._switches is not None:
             self._switches.begin()
+        # Proof that a close meanwhile leaves none open: it counts itself, then puts a new
+        # list and ends the watch; here it is the list first and the count last.
+        if self._closes != closes:
+            home = []
+            if self._switches is not None:
+                self._switches.close()
         forget = weakref.WeakMethod(self._forget)
 
         def on_close(wire: SyncWire) -> None:
             if (method := forget()) is not None:
                 method(wire)
 
-        wire = SyncWire(sock, self.address.read_timeout_s, home=self._idle, on_close=on_close)
+        wire = SyncWire(sock, self.address.read_timeout_s, home=home, on_close=on_close)
         if self._on_connect is not None:
             self._on_connect()
         return wire
@@ -271,10 +293,10 @@ class SyncDriver:
             if self._waiting:
                 self._gate.notify()
 
-    def _fresh(self) -> SyncWire:
+    def _fresh(self, closes: int) -> SyncWire:
         # What broke one connection most likely broke those made before it too.
         _close_all(self._idle)
-        return self._take_or_open()
+        return self._take_or_open(closes)
 
     def _leave(self, wire: SyncWire | None) -> None:
         if wire is not None and wire.lost is None:
@@ -295,8 +317,16 @@ class SyncDriver:
             is_pinned=is_pinned,
         )
 
-    def _carry_out(self, steps: Generator[Step, Any, Any], wire: SyncWire | None) -> Any:
-        """Do what the steps say, then give back the wire that they end with."""
+    def _carry_out(
+        self, steps: Generator[Step, Any, Any], wire: SyncWire | None, closes: int
+    ) -> Any:
+        """Do what the steps say, then give back the wire that they end with.
+
+        Args:
+            steps: of the call.
+            wire: where it was sent; None for one that is not to be given back.
+            closes: how often the driver had been closed when the call began.
+        """
         try:
             step = next(steps)
             while True:
@@ -307,10 +337,11 @@ class SyncDriver:
                             answer = on.ask(packed)
                         case Pause(seconds):
                             time.sleep(seconds)
+                            self._check_open(closes)
                         case Attempt(timeout_s):
-                            answer = self._open(timeout_s)
+                            answer = self._open(timeout_s, closes)
                         case _:
-                            answer = wire = self._fresh()
+                            answer = wire = self._fresh(closes)
                 except StoreError as error:
                     step = steps.throw(error)
                 else:
@@ -330,13 +361,16 @@ class SyncDriver:
             return self._poll(until, give_up_at)
         breaks = 0
         outage = Outage(give_up_at)
-        wire: SyncWire | None = self._take()
+        closes = self._closes
+        wire: SyncWire | None = self._take(closes)
         while True:
             try:
-                answer = self._watch(wire or self._fresh(), until, give_up_at, outage)
+                answer = self._watch(wire or self._fresh(closes), until, give_up_at, outage)
             except StoreError as error:
                 wire = None
-                time.sleep(outage.bear(error))
+                pause_s = outage.bear(error)
+                self._check_open(closes)
+                time.sleep(pause_s)
                 continue
             if answer.__class__ is not Lost:
                 value: T = answer
@@ -402,9 +436,10 @@ class SyncDriver:
             message = wire.heard(min(left_s, _RECOUNT_S))
             if message is not None or not left_s:
                 return message
-            if self._switches.has_switched():
+            if wire.home is self._idle and self._switches.has_switched():
                 self._drop_pool()
-            if wire.home is not self._idle:  # another thread may have seen it first
+            # Another thread may have seen it first, or closed the driver, and the watch with it.
+            if wire.home is not self._idle:
                 wire.close()
                 return Lost(SWITCHED)
 
@@ -413,7 +448,7 @@ class SyncDriver:
         reply = wire.ask(packed)
         if reply.__class__ in TROUBLE:
             steps = self._persist(Asked(call, packed, None), reply, wire, is_pinned=True)
-            reply = self._carry_out(steps, None)
+            reply = self._carry_out(steps, None, self._closes)
             if reply.__class__ is Lost:
                 return reply
         return call.read(reply)
@@ -425,11 +460,13 @@ class SyncDriver:
 
     def _poll(self, until: Until[T], give_up_at: float | None) -> T:
         """Wait at a server that cannot announce anything on this connection (fakeredis)."""
+        closes = self._closes
         while (value := self.call(until.call)) is None:
             left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
             if left_s <= 0:
                 raise timed_out(until)
             time.sleep(min(left_s, POLL_S))
+            self._check_open(closes)
         return value
 
 

@@ -11,7 +11,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,8 +79,8 @@ def test_a_caller_gets_the_connection_that_another_gives_back(
         assert waiting.result(10) == b"done"
 
 
-def wait_for(counter: Counter) -> Plan[Any]:
-    answer = yield Until(counter.channel, counter.get(), bytes, 10)
+def wait_for(counter: Counter, timeout_s: float = 10) -> Plan[Any]:
+    answer = yield Until(counter.channel, counter.get(), bytes, timeout_s)
     return answer
 
 
@@ -241,6 +242,175 @@ def test_a_connection_in_use_at_close_is_closed_when_it_is_given_back(
         counter.raw.publish(counter.channel, "done")
         assert waiting.result(10) == b"done"
     wait_until(lambda: not clients(raw, namespace))
+
+
+def test_a_reply_that_is_read_at_close_reaches_its_caller(proxy: Proxy, namespace: str) -> None:
+    driver = open_sync(proxy.url, namespace)
+    with ThreadPoolExecutor(1) as threads:
+        calling = begin_in_blackhole(driver, proxy, threads)
+        driver.close()
+        proxy.restore()
+        assert calling.result(10) == b"in flight"
+    wait_until(lambda: proxy.connections == 0)
+
+
+def test_a_call_whose_connection_breaks_after_a_close_does_not_connect_anew(
+    proxy: Proxy, namespace: str
+) -> None:
+    driver = open_sync(proxy.url, namespace)
+    with ThreadPoolExecutor(1) as threads:
+        calling = begin_in_blackhole(driver, proxy, threads)
+        driver.close()
+        proxy.calls.clear()
+        proxy.cut()
+        proxy.restore()
+        with pytest.raises(RedisUnavailable, match="closed"):
+            calling.result(10)
+    assert proxy.calls["HELLO"] == 0
+    wait_until(lambda: proxy.connections == 0)
+
+
+def begin_in_blackhole(
+    driver: SyncDriver, proxy: Proxy, threads: ThreadPoolExecutor
+) -> Future[bytes]:
+    """Begin a call whose reply does not come; return when its connection is in use."""
+    driver.call(echo("connected, and the server has the script"))
+    proxy.blackhole()
+    calling = threads.submit(driver.call, echo("in flight"))
+    wait_until(lambda: not driver._idle)
+    return calling
+
+
+@pytest.mark.parametrize("reply", ["READONLY no", "LOADING wait"])
+def test_a_close_ends_the_pause_of_a_call(
+    proxy: Proxy, namespace: str, reply: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laneq.drive.persist.backoff_s", lambda tries: 0.3)
+    away = threading.Event()
+    driver = open_sync(proxy.url, namespace, on_disconnect=lambda _: away.set())
+    driver.call(echo("connected, and the server has the script"))
+    proxy.answer_next(reply, "EVALSHA")
+    proxy.calls.clear()
+    with ThreadPoolExecutor(1) as threads:
+        calling = threads.submit(driver.call, echo("?"))
+        assert away.wait(10)
+        driver.close()
+        with pytest.raises(RedisUnavailable, match="closed"):
+            calling.result(10)
+    assert (proxy.calls["HELLO"], proxy.calls["EVALSHA"]) == (0, 1)
+    wait_until(lambda: proxy.connections == 0)
+
+
+def test_a_close_ends_the_pause_of_a_caller_that_connects(proxy: Proxy, namespace: str) -> None:
+    driver = open_sync(proxy.url, namespace, patience_s=60)
+    proxy.refuse()
+    with ThreadPoolExecutor(1) as threads:
+        calling = threads.submit(driver.call, echo("?"))
+        wait_until(lambda: proxy.refused)
+        driver.close()
+        with pytest.raises(RedisUnavailable, match="closed"):
+            calling.result(10)
+    proxy.restore()
+    assert driver.call(echo("a further call")) == b"a further call"
+    driver.close()
+    wait_until(lambda: proxy.connections == 0)
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 60.0])
+def test_a_close_ends_the_pause_of_a_wait(
+    proxy: Proxy, namespace: str, counter: Counter, patience_s: float
+) -> None:
+    driver = open_sync(proxy.url, namespace, patience_s=patience_s)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(driver.run, wait_for(counter, 60))
+        wait_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+        proxy.refuse()
+        wait_until(lambda: proxy.refused)
+        driver.close()
+        with pytest.raises(RedisUnavailable, match="closed"):
+            waiting.result(10)
+    proxy.restore()
+    assert proxy.connections == 0
+
+
+def test_a_wait_whose_connection_breaks_after_a_close_does_not_connect_anew(
+    proxy: Proxy, namespace: str, counter: Counter
+) -> None:
+    driver = open_sync(proxy.url, namespace)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(driver.run, wait_for(counter))
+        wait_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+        driver.close()
+        proxy.calls.clear()
+        proxy.cut()
+        with pytest.raises(RedisUnavailable, match="closed"):
+            waiting.result(10)
+    assert proxy.calls["HELLO"] == 0
+    wait_until(lambda: proxy.connections == 0)
+
+
+def test_a_connection_that_is_made_at_close_is_closed_when_it_is_given_back(
+    proxy: Proxy, namespace: str
+) -> None:
+    driver = open_sync(proxy.url, namespace)
+    proxy.blackhole()
+    with ThreadPoolExecutor(1) as threads:
+        calling = threads.submit(driver.call, echo("connecting"))
+        wait_until(lambda: proxy.connections)
+        driver.close()
+        proxy.restore()
+        assert calling.result(10) == b"connecting"
+    wait_until(lambda: proxy.connections == 0)
+
+
+def test_a_caller_that_finds_all_connections_busy_at_close_does_not_connect(
+    url: str, namespace: str, counter: Counter, raw: redis.Redis
+) -> None:
+    driver = open_sync(url, namespace, max_connections=1)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(driver.run, wait_for(counter))
+        wait_until(lambda: counter.raw.pubsub_numsub(counter.channel)[0][1])
+        next_one = threads.submit(driver.call, echo("?"))
+        wait_until(lambda: driver._waiting)
+        driver.close()
+        counter.raw.publish(counter.channel, "done")
+        assert waiting.result(10) == b"done"
+        with pytest.raises(RedisUnavailable, match="closed"):
+            next_one.result(10)
+    wait_until(lambda: not clients(raw, namespace))
+
+
+def test_a_close_by_a_child_does_not_end_the_calls_of_its_parent(
+    proxy: Proxy, namespace: str
+) -> None:
+    with (
+        open_sync(proxy.url, namespace, patience_s=60) as driver,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        proxy.refuse()
+        calling = threads.submit(driver.call, echo("patient"))
+        wait_until(lambda: proxy.refused)
+        assert in_a_fork(driver.close) == 0
+        proxy.restore()
+        assert calling.result(10) == b"patient"
+
+
+def test_outages_and_closes_leave_no_file_open(proxy: Proxy, namespace: str) -> None:
+    driver = open_sync(proxy.url, namespace, patience_s=0.0)
+    before = files_open()
+    for _ in range(10):
+        driver.call(echo("connected"))
+        proxy.refuse()
+        with pytest.raises(RedisUnavailable):
+            driver.call(echo("?"))
+        proxy.restore()
+        driver.call(echo("connected again"))
+        driver.close()
+    wait_until(lambda: files_open() == before)
+
+
+def files_open() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
 
 
 def test_a_driver_dropped_without_close_gives_no_warning(

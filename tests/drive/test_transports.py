@@ -16,7 +16,7 @@ from laneq.calls.call import Call, Plan, Until
 from laneq.embedded import EmbeddedServer, find_server
 from laneq.errors import RedisUnavailable
 from tests.conftest import ENGINE
-from tests.drive.conftest import GET, Colour, Counter, echo
+from tests.drive.conftest import GET, Colour, Counter, clients, echo
 from tests.patience import wait_until
 from tests.tls import TlsEnd, make_certificates
 
@@ -108,6 +108,20 @@ def test_waits_end_at_fakeredis_too(colour: Colour, fake_url: str) -> None:
         driven.run(plan(b"other", 0.1))
 
 
+def test_a_close_ends_a_wait_at_fakeredis(colour: Colour, fake_url: str) -> None:
+    driven = colour.open(fake_url)
+
+    def plan() -> Plan[Any]:
+        answer = yield Until(b"channel", Call(GET, (b"key",), (), lambda reply: reply), bytes, 20)
+        return answer
+
+    waiting = driven.begin("run", plan())
+    wait_until(lambda: driven.driver._state.is_plain)
+    driven.close()
+    with pytest.raises(RedisUnavailable, match="closed"):
+        waiting.result(10)
+
+
 # --- sentinels ---------------------------------------------------------------------------
 
 
@@ -157,3 +171,27 @@ def test_a_service_that_no_sentinel_knows_is_told(
     with pytest.raises(RedisUnavailable, match="master of service 'ship'") as caught:
         driven.call(echo("?"))
     assert "p%2F" not in str(caught.value)
+
+
+def test_a_close_in_a_wait_leaves_no_connection_to_server_or_sentinel(
+    colour: Colour, sentinel: tuple[str, EmbeddedServer], namespace: str
+) -> None:
+    def plan() -> Plan[Any]:
+        call: Call[Any] = Call(GET, (b"key",), (), lambda reply: reply)
+        answer = yield Until(channel, call, bytes, 20)
+        return answer
+
+    channel = namespace.encode()
+    hosts = urlsplit(sentinel[0]).netloc.rpartition("@")[2]
+    driven = colour.open(sentinel[0], namespace, client_name=namespace, patience_s=10.0)
+    with (
+        redis.Redis(port=int(hosts.rpartition(":")[2])) as watching,
+        redis.Redis.from_url(sentinel[1].url, password="p/#%@:+é") as master,
+    ):
+        waiting = driven.begin("run", plan())
+        wait_until(lambda: master.pubsub_numsub(channel)[0][1] and clients(watching, namespace))
+        driven.close()
+        with pytest.raises(RedisUnavailable, match="closed"):
+            waiting.result(10)
+        wait_until(lambda: not clients(master, namespace))
+        wait_until(lambda: not clients(watching, namespace))

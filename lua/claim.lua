@@ -2,16 +2,18 @@
 -- FLAGS   allow-oom
 -- KEYS    state jobs runs outcomes history progress ended watchers workers beats fleet parked tasks task_counts call doorbell
 -- KEYS    waiting* scheduled* leases* counts* wake* dead* shares*
--- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int most:int look:int seats settings slots:int limited
+-- ARGV    worker_id version:int seq:int repeated:int fence_floor:int free:int most:int look:int seats rules kinds slots:int limited
 -- EACH    lane lease:int
 -- EACH    reserved lane:int running:int slots:int
 -- EACH    outcome lane:int id fence:str kind number:int body
 -- EACH    child outcome:int lane:int id record when
 --         free: slots that are free; most: jobs that the reply may have
 --         seats: a digit per lane, the sum of 1 served, 2 listened for, 4 paused
---         settings: JSON [[priority, ...], [aging per µs, cap], [lane, aging per µs, cap, ...]]:
---         the priority of each lane, how most of them age, and those that age otherwise.
---         Many lanes age alike, and numbers are slow to read.
+--         rules: JSON [[priority, aging per µs, cap], ...], and where a lane has limits
+--         of its own [.., max_running, µs per start, µs of starts that may be caught up]
+--         (-1: no max_running; 0: no rate); kinds: two characters per lane, which of the
+--         rules is its. Many lanes are alike, and numbers are slow to read.
+--         lane: one alone, where leases are alike
 --         slots: the worker's, busy or free; limited: see lib/limits.lua, "" where no
 --         lane has a limit
 --         reserved: lanes of which this worker keeps slots, and how many of them run
@@ -265,8 +267,36 @@ if next_due and next_due <= now then
   if next_due and next_due <= now then more = 1 end
 end
 
+-- A table that is to have an entry for each lane. Where they are many it has its size
+-- from the start: to let it grow costs more than to fill it.
+local none = {}
+local function per_lane()
+  if lanes_n < 9 then return {} end
+  return { unpack(none, 1, lanes_n) }
+end
+-- rule_by[i]: the rule of lane i; top: no lane has a higher priority. Read when first needed.
+local rule_by, are_alike, top
+local function read_rules()
+  if rule_by then return end
+  local distinct = cjson.decode(rules)
+  local rule = distinct[1]
+  rule_by, are_alike, top = per_lane(), #distinct == 1, rule[1]
+  if are_alike then
+    for i = 1, lanes_n do
+      rule_by[i] = rule
+    end
+    return
+  end
+  local digits = { string.byte(kinds, 1, -1) }
+  for i = 1, lanes_n do
+    rule = distinct[64 * digits[2 * i - 1] + digits[2 * i] - 3119]
+    rule_by[i] = rule
+    if rule[1] > top then top = rule[1] end
+  end
+end
+
 -- Who may take what: waiting[i] is whether lane i has work beyond what was picked.
-local served, waiting, closed = { string.byte(seats, 1, -1) }, {}, {}
+local served, waiting, closed = { string.byte(seats, 1, -1) }, per_lane(), {}
 local listened, is_listening = {}, false
 for i = 1, lanes_n do
   local seat = served[i] - 48
@@ -275,7 +305,7 @@ for i = 1, lanes_n do
     served[i] = nil
     seat = seat - 4
   else
-    served[i] = seat % 2 == 1
+    served[i] = seat == 1 or seat == 3
   end
   if seat >= 2 then
     listened[i], is_listening = true, true
@@ -297,13 +327,14 @@ end
 -- How many more jobs of lane i there are slots for, if no others start: a start of a
 -- lane that lacks of its own reserve takes one of the slots kept for it.
 local function seats_of(i)
-  local own = reserve[i] and math.max(reserve[i] - running[i], 0) or 0
-  local room = free - short + own
-  return limits and math.min(room, limits.of_fleet(i)) or room
+  local room = free - short
+  if reserve[i] then room = room + math.max(reserve[i] - running[i], 0) end
+  return limits and limits.of_fleet(i, room) or room
 end
 -- How many may start.
 local function room_of(i)
-  return limits and math.min(seats_of(i), limits.of_cap(i)) or seats_of(i)
+  local room = seats_of(i)
+  return limits and limits.of_cap(i, room) or room
 end
 local function occupy(i, n)
   if limits then limits.take(i, n) end
@@ -316,11 +347,16 @@ local function occupy(i, n)
 end
 
 -- heads[i] are ids and scores in turn, from position at[i] on.
-local heads, at, asked = {}, {}, {}
+local heads, at, asked = per_lane(), per_lane(), per_lane()
+local head_from, head_upto = "0", "0"
+local fetch_offset, fetch_n = 0, 1
 local function fetch(i, offset, n)
-  local from = offset == 0 and "0" or int(offset)
-  local upto = n == 1 and from or int(offset + n - 1)
-  local found = redis.call("ZRANGE", waiting_key(i), from, upto, "WITHSCORES")
+  -- Of many lanes as much is asked, and to write a number costs a tenth of that.
+  if offset ~= fetch_offset or n ~= fetch_n then
+    fetch_offset, fetch_n = offset, n
+    head_from, head_upto = int(offset), int(offset + n - 1)
+  end
+  local found = redis.call("ZRANGE", waiting_key(i), head_from, head_upto, "WITHSCORES")
   heads[i], at[i], asked[i] = found, 1, n
   waiting[i] = found[1] ~= nil
 end
@@ -337,7 +373,6 @@ if hints[9] then
     end
   end
 end
-local priorities, ages_by
 local run_args, call_line = {}, {}
 local wanted = math.min(free, most)
 if wanted > 0 then
@@ -379,8 +414,9 @@ if wanted > 0 then
   local round = 0
   while free > 0 and most > 0 do
     -- Pick by value until the slots are taken or nothing may start: picks[i] are
-    -- id, score, and true or those higher lanes over which the start goes, in turn.
-    local picks, picked = {}, 0
+    -- id, score, and true or those higher lanes over which the start goes, in turn;
+    -- givers are the lanes of picks.
+    local picks, givers, picked = {}, {}, 0
     if heads_n == 1 and served[only] then
       -- One lane has work: what it may start needs no comparing.
       local n = math.min(room_of(only), most)
@@ -395,151 +431,85 @@ if wanted > 0 then
       end
       waiting[only] = head[2 * picked + 1] ~= nil
       if picked > 0 then
-        picks[only] = of_lane
+        picks[only], givers[1] = of_lane, only
         occupy(only, picked)
       end
     elseif heads_n > 1 then
-      if not priorities then
-        local decoded = cjson.decode(settings)
-        local usual, others = decoded[2], decoded[3]
-        priorities, ages_by = decoded[1], {}
-        for i = 1, lanes_n do
-          ages_by[i] = usual
-        end
-        for j = 1, #others, 3 do
-          ages_by[others[j]] = { others[j + 1], others[j + 2] }
-        end
-      end
-      -- open[i]: lane i has work that may start for all we know; values[i] and scores[i]
-      -- are of its head, where that was read.
-      local open, values, scores = {}, {}, {}
-      local function weigh(i)
-        local rule, score = ages_by[i], heads[i][at[i] + 1] + 0
-        local gain = rule[1] * (now - score)
-        if gain > rule[2] then gain = rule[2] end
-        if gain < 0 then gain = 0 end
-        values[i], scores[i] = priorities[i] + gain, score
-      end
-      for i = 1, lanes_n do
-        open[i] = waiting[i] and served[i]
-        if open[i] and heads[i] then weigh(i) end
-      end
-      -- Whether the head of lane i, not read yet, is worth less than `value` for certain:
-      -- it is below it even at its cap, or nothing in it has waited long enough. To count
-      -- those costs a third of reading a head, but is to be done anew for each start.
-      local is_last = math.min(free, most) == 1
-      local upto, of_value, of_priority, of_rule
-      local function is_below(i, value)
-        local rule, priority = ages_by[i], priorities[i]
-        if value > priority + rule[2] then return true end
-        if not is_last or value <= priority or rule[1] < 1e-12 then return false end
-        if value ~= of_value or priority ~= of_priority or rule ~= of_rule then
-          of_value, of_priority, of_rule = value, priority, rule
-          -- What it lacks, less by more than the fractions of the values can be wrong; the
-          -- last instant of those that waited long enough for that is wrong by a quarter at most.
-          local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
-          upto = int(math.floor(now - lacks / rule[1] + 0.5))
-        end
-        return redis.call("ZCOUNT", waiting_key(i), "-inf", upto) == 0
-      end
+      -- @include ranking
       while free > 0 and most > 0 do
-        local best, best_value
-        for i = 1, lanes_n do
-          local value = values[i]
-          if open[i] and not value and not (best and is_below(i, best_value)) then
-            local share = math.ceil(math.min(free, most) / heads_n)
-            fetch(i, 0, is_last and 1 or math.min(share, 128) + 1)
-            if waiting[i] then
-              weigh(i)
-              value = values[i]
-            else
-              open[i] = false
-            end
-          end
-          if
-            value
-            and (
-              not best
-              or value > best_value
-              or (
-                value == best_value
-                and (
-                  priorities[i] > priorities[best]
-                  or (priorities[i] == priorities[best] and scores[i] < scores[best])
-                )
-              )
-            )
-          then
-            best, best_value = i, value
-          end
-        end
+        local best = take_best()
         if not best then break end
         if room_of(best) <= 0 then
           -- Only the best is asked for its limits. No start makes room for another lane.
-          open[best], values[best] = false, nil
+          refused[best] = true
         else
           local of_lane = picks[best]
           if not of_lane then
             of_lane = {}
-            picks[best] = of_lane
+            picks[best], givers[#givers + 1] = of_lane, best
           end
-          local n = #of_lane
-          of_lane[n + 1], of_lane[n + 2] = heads[best][at[best]], heads[best][at[best] + 1]
+          local n, place, head = #of_lane, at[best], heads[best]
+          of_lane[n + 1], of_lane[n + 2] = head[place], head[place + 1]
           picked = picked + 1
           -- A start keeps to the order of priorities if no strictly higher lane has
           -- work at this moment, whether or not this worker serves it.
-          local over = true
-          for i = 1, lanes_n do
-            if waiting[i] and priorities[i] > priorities[best] then
+          local over, priority = true, rule_by[best][1]
+          for i = 1, priority < top and lanes_n or 0 do
+            if waiting[i] and rule_by[i][1] > priority then
               if over == true then over = {} end
-              if open[i] and room_of(i) > 0 then over[#over + 1] = i end
+              if served[i] and not refused[i] and room_of(i) > 0 then over[#over + 1] = i end
             end
           end
           of_lane[n + 3] = over
           occupy(best, 1)
-          at[best] = at[best] + 2
-          if heads[best][at[best]] == nil then
-            if #heads[best] < 2 * asked[best] then
-              waiting[best] = false
-            elseif free == 0 or most == 0 then
-              -- All that is left to know is whether there is more.
+          place = place + 2
+          at[best] = place
+          local is_left = head[place] ~= nil
+          if not is_left and #head < 2 * asked[best] then
+            waiting[best] = false
+          elseif free == 0 or most == 0 then
+            -- All that is left to know is whether there is more.
+            if not is_left then
               waiting[best] = redis.call("ZCARD", waiting_key(best)) > #of_lane / 3
-            else
+            end
+          else
+            if not is_left then
               -- The chunk is used up: look behind what this round has picked, as far as
               -- the lane's share of the slots would go, or as many again.
               local taken, wish = #of_lane / 3, math.min(free, most, 128)
               fetch(best, taken, math.min(wish, math.max(math.ceil(wish / heads_n), taken)) + 1)
             end
-          end
-          if not waiting[best] then
-            open[best], values[best] = false, nil
-          elseif free > 0 and most > 0 then
-            weigh(best)
+            if waiting[best] then rank(best) end
           end
         end
       end
     end
     if picked == 0 then break end
-    local all_ids, before = {}, {}
-    for i, of_lane in pairs(picks) do
-      before[i] = #all_ids
+    local all_ids = {}
+    for _, i in ipairs(givers) do
+      local of_lane = picks[i]
       for j = 1, #of_lane, 3 do
         all_ids[#all_ids + 1] = of_lane[j]
       end
     end
     local records = redis.call("HMGET", jobs_key, unpack(all_ids))
-    for i, of_lane in pairs(picks) do
-      local ids = { unpack(all_ids, before[i] + 1, before[i] + #of_lane / 3) }
-      local deadline, name = int(now + ARGV[lane_at + i]), lane_name(i)
+    local of_all, upto = lane_n == 1 and int(now + ARGV[lane_at + 1]), 0
+    for _, i in ipairs(givers) do
+      local of_lane, from = picks[i], upto
+      upto = from + #of_lane / 3
+      local deadline, name = of_all or int(now + ARGV[lane_at + i]), lane_name(i)
       local lease_ids = {}
-      for j, id in ipairs(ids) do
-        local record, score = records[before[i] + j], of_lane[3 * j - 1]
+      for j = 1, upto - from do
+        local id, score, record = of_lane[3 * j - 2], of_lane[3 * j - 1], records[from + j]
         local newline = record and string.find(record, "\n", 1, true)
         local head = newline and string.sub(record, 1, newline - 1)
-        local has_options = head and string.find(head, "\t", 1, true)
+        -- Of a fair lane's job the place does not tell when it became ready. Most have no
+        -- other options.
+        local has_options, task, ready = head and string.find(head, "\t", 1, true), head, nil
+        if has_options then task, ready = string.match(head, "^([^\t]+)\tg=[^\t]*\ty=(%d+)$") end
         if parking and head and parking.holds(i, id, head, score) then
           occupy(i, -1)
-        elseif not head or (has_options and string.find(head, "\t[bnqxX]=")) then
+        elseif not head or (not task and string.find(head, "\t[bnqxX]=")) then
           -- Not the first attempt, or options that a start looks at, or no body at all.
           local run, expires = slow().start(id, record, score, worker_id, name)
           if not head then
@@ -579,12 +549,12 @@ if wanted > 0 then
             end
           end
         else
-          local task = has_options and string.sub(head, 1, has_options - 1) or head
-          local fence = int(next_tick())
+          if not task then
+            task, ready = string.sub(head, 1, has_options - 1), string.match(head, "\ty=(%d+)")
+          end
+          local fence, n = int(next_tick()), #run_args
           local place = string.find(score, "e", 1, true) and int(tonumber(score)) or score
-          -- In a fair lane its place does not tell when it became ready.
-          local ready = has_options and string.match(head, "\ty=(%d+)") or place
-          local n = #run_args
+          ready = ready or place
           run_args[n + 1] = id
           run_args[n + 2] = fence .. " " .. worker_id .. " " .. name .. " 1 " .. place .. " "
             .. now_text .. " " .. ready .. " 0 0 " .. task
@@ -612,7 +582,7 @@ if wanted > 0 then
         end
         redis.call("ZADD", leases_key(i), unpack(leases))
       end
-      redis.call("ZREM", waiting_key(i), unpack(ids))
+      redis.call("ZREM", waiting_key(i), unpack(all_ids, from + 1, upto))
     end
     -- Expired and missing jobs gave their slots back: fill those, but not for ever.
     round = round + 1
@@ -654,15 +624,15 @@ if is_listening then
     end
   end
 end
+local shut = limits and limits.shut()
 if wanted > 0 then
-  local shut = limits and limits.shut()
   for i = 1, lanes_n do
     if waiting[i] and not (shut and shut[i]) then arm(i) end
   end
 end
 local next_open
 if limits then
-  next_open = limits.note(free, waiting, closed, outcome_n > 0 or #call_line > 0, function(i)
+  next_open = limits.note(free, waiting, closed, shut, outcome_n > 0 or #call_line > 0, function(i)
     return served[i] and free > 0 and seats_of(i) > 0
   end)
 end

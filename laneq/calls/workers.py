@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 from laneq.calls.call import Call
 from laneq.calls.jobs import NewJob
-from laneq.calls.lanes import LanesInForce
+from laneq.calls.lanes import LaneInForce, LanesInForce
 from laneq.keys import Keys
 from laneq.model import PoolView, WorkerView
 from laneq.scripts import load
@@ -24,7 +23,11 @@ _REPEATED: Final = 3
 _SEATS_AT: Final = 8
 
 #: And where its limits.
-_LIMITED_AT: Final = 11
+_LIMITED_AT: Final = 12
+
+#: Characters that say which rule a lane has: the first of them, and how many there are.
+_KIND_ZERO: Final = ord("0")
+_KIND_BASE: Final = 64
 
 #: Most jobs that one claim may start, and most outcomes that it may carry.
 CLAIM_MAX: Final = 256
@@ -139,11 +142,12 @@ class ClaimCalls:
         self._index = {name: i for i, name in enumerate(lanes.names, 1)}
         self._names = ("", *lanes.names)
         self._paused = [(lane.name, 4 if lane.is_paused else 0) for lane in lanes.lanes]
-        self._settings = _settings(lanes)
+        self._rules, self._kinds = _rules(lanes)
         self._limited = _limits(lanes)
         self._served: tuple[str, ...] | None = None
         self._limits_served = b""
-        self._leases = tuple(lane.lease_us for lane in lanes.lanes)
+        leases = tuple(lane.lease_us for lane in lanes.lanes)
+        self._leases = leases[:1] if len(set(leases)) == 1 else leases
 
     def claim(
         self,
@@ -183,7 +187,8 @@ class ClaimCalls:
             CLAIM_MAX,
             int(is_look),
             "",
-            self._settings,
+            self._rules,
+            self._kinds,
             slots,
             b"",
             len(self._leases),
@@ -253,13 +258,29 @@ class ClaimCalls:
         )
 
 
-def _settings(lanes: LanesInForce) -> bytes:
-    """Return what claims are told of priorities and aging, see claim.lua."""
-    ages_by = [(lane.aging_per_us, lane.aging_cap) for lane in lanes.lanes]
-    usual = Counter(ages_by).most_common(1)[0][0] if ages_by else (0.0, 0.0)
-    others = [part for i, rule in enumerate(ages_by, 1) if rule != usual for part in (i, *rule)]
-    priorities = [lane.priority for lane in lanes.lanes]
-    return json.dumps([priorities, usual, others], separators=(",", ":")).encode()
+def _rules(lanes: LanesInForce) -> tuple[bytes, bytes]:
+    """Return what claims are told of priorities, aging and limits of lanes, see claim.lua.
+
+    Returns:
+        The rules that differ, as JSON; and for each lane two characters that say which is its.
+    """
+    rules = [_rule(lane) for lane in lanes.lanes]
+    distinct = list(dict.fromkeys(rules))
+    kinds = bytearray()
+    for rule in rules:
+        kinds += bytes(_KIND_ZERO + digit for digit in divmod(distinct.index(rule), _KIND_BASE))
+    return json.dumps(distinct, separators=(",", ":")).encode(), bytes(kinds)
+
+
+def _rule(lane: LaneInForce) -> tuple[float, ...]:
+    order = (lane.priority, lane.aging_per_us, lane.aging_cap)
+    if not _is_capped(lane):
+        return order
+    return (*order, lane.max_running, max(0.0, lane.start_every_us), CATCH_UP_US)
+
+
+def _is_capped(lane: LaneInForce) -> bool:
+    return lane.max_running >= 0 or lane.start_every_us > 0
 
 
 def _limits(lanes: LanesInForce) -> bytes:
@@ -272,14 +293,10 @@ def _limits(lanes: LanesInForce) -> bytes:
         for i, lane in enumerate(lanes.lanes, 1)
         if lane.reserve_slots > 0 and not lane.is_paused
     ]
-    rules = [
-        f"{i}={lane.max_running}/{max(0.0, lane.start_every_us):.12g}/{CATCH_UP_US}"
-        for i, lane in enumerate(lanes.lanes, 1)
-        if lane.max_running >= 0 or lane.start_every_us > 0
-    ]
-    if not reserves and not rules:
+    is_capped = any(_is_capped(lane) for lane in lanes.lanes)
+    if not reserves and not is_capped:
         return b""
-    return f"{' '.join(reserves)}|{','.join(('', *rules)) if rules else ''}|".encode()
+    return f"{' '.join(reserves)}|{'1' if is_capped else ''}|".encode()
 
 
 @dataclass(frozen=True, slots=True)

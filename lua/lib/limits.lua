@@ -5,10 +5,10 @@
 -- limits_of: how many more jobs of each lane may start, whatever slots the worker has
 -- free: reserves of the fleet, max_running and rate. Made by calls of workers that
 -- were told of any such limit, in three parts, lanes by index:
---   "LANE=SLOTS ..|,LANE=MOST/PER_START/CATCH_UP,..|,NAME,.."
--- reserves; max_running (-1 for none), µs per start (0 for no rate) and µs of starts
--- that may be caught up; names of the lanes that the worker serves. It is read as far
--- as a call needs it: a lane without work costs nothing.
+--   "LANE=SLOTS ..|1|,NAME,.."
+-- reserves; whether any lane has a max_running or a rate, which its rule says (see
+-- claim.lua); names of the lanes that the worker serves. It is read as far as a call
+-- needs it: a lane without work costs nothing.
 --
 -- Reserves. A start of lane x must leave free as many slots, of the live workers
 -- that serve a lane y with a reserve, as y's reserve lacks. Only workers that serve
@@ -34,7 +34,7 @@ local function limits_of(text, slots, free)
   local bar = string.find(text, "|", 1, true)
   local next_bar = string.find(text, "|", bar + 1, true)
   local reserves = string.sub(text, 1, bar - 1)
-  local rules, names = string.sub(text, bar + 1, next_bar - 1), string.sub(text, next_bar + 1)
+  local are_capped, names = next_bar > bar + 1, string.sub(text, next_bar + 1)
   local limits, mine, held = {}, {}, {}
   local pool_slots, pool_free
   local kept, used, lack, short = {}, {}, {}, 0
@@ -80,56 +80,69 @@ local function limits_of(text, slots, free)
     end
   end
 
-  local caps, opens_at, was_shut = {}, nil, nil
+  -- caps[i]: what max_running and rate leave to lane i; false where it has neither.
+  -- capped: lanes that have one and were looked at.
+  local caps, capped, opens_at, was_shut = per_lane(), {}, nil, nil
   local function cap_of(i)
     local cap = caps[i]
     if cap ~= nil then return cap end
-    caps[i] = false
-    local from = string.find(rules, "," .. i .. "=", 1, true)
-    if not from then return false end
-    local most, per_start, catch_up = string.match(rules, "=([^/]*)/([^/]*)/([^,]*)", from)
-    most, per_start = most + 0, per_start + 0
+    read_rules()
+    local rule = rule_by[i]
+    local most, per_start, catch_up = rule[4], rule[5], rule[6]
+    if not most then
+      caps[i] = false
+      return false
+    end
     cap = {
-      left = math.huge, rate_left = math.huge, taken = 0,
+      room = math.huge, slots = math.huge, taken = 0,
       per_start = false, catch_up = false, field = false, from = false,
     }
-    if most >= 0 then cap.left = most - redis.call("ZCARD", leases_key(i)) end
-    if per_start > 0 then
-      cap.per_start, cap.catch_up, cap.field = per_start, catch_up + 0, "tat:" .. lane_name(i)
-      -- A start leaves it so far ahead at most, or the rate was slower then.
-      local due = (redis.call("HGET", fleet_key, cap.field) or 0) + 0
-      local is_of_rate = due <= now + cap.catch_up + per_start + 1
-      cap.from = math.max(now, is_of_rate and due or 0)
-      cap.rate_left = 0
-      if cap.from - cap.catch_up <= now then
-        cap.rate_left = math.floor((now + cap.catch_up - cap.from) / per_start) + 1
-      end
+    if most >= 0 then
+      cap.slots = most - (used[i] or redis.call("ZCARD", leases_key(i)))
+      cap.room = cap.slots
     end
-    caps[i] = cap
+    if per_start > 0 then
+      local field = "tat:" .. lane_name(i)
+      -- A start leaves it so far ahead at most, or the rate was slower then.
+      local from = (redis.call("HGET", fleet_key, field) or 0) + 0
+      if from > now + catch_up + per_start + 1 or from < now then from = now end
+      cap.per_start, cap.catch_up, cap.field, cap.from = per_start, catch_up, field, from
+      local spare = now + catch_up - from
+      local starts = spare >= 0 and math.floor(spare / per_start) + 1 or 0
+      if starts < cap.room then cap.room = starts end
+    end
+    caps[i], capped[#capped + 1] = cap, i
     return cap
   end
-  -- What the reserves of the fleet leave to lane i.
-  function limits.of_fleet(i)
-    return pool_free and pool_free - short + (lack[i] or 0) or math.huge
+  -- How many more jobs of lane i the reserves of the fleet leave slots for, `room` at most.
+  function limits.of_fleet(i, room)
+    local left = pool_free and pool_free - short + (lack[i] or 0)
+    return left and left < room and left or room
   end
-  -- What its max_running and its rate do.
-  function limits.of_cap(i)
-    local cap = cap_of(i)
-    return cap and math.min(cap.left, cap.rate_left) or math.huge
+  -- How many its max_running and its rate let start too.
+  function limits.room_of(i, room)
+    local left = pool_free and pool_free - short + (lack[i] or 0)
+    if left and left < room then room = left end
+    local cap = are_capped and (caps[i] or cap_of(i))
+    return cap and cap.room < room and cap.room or room
+  end
+  local function is_shut(i)
+    local cap = are_capped and cap_of(i)
+    return cap and cap.room <= 0
   end
   -- The lanes, by index, that a claim before this one, or this one, found at their
   -- max_running or rate, and that are there still; nothing where there is none.
   function limits.shut()
-    if rules == "" then return nil end
-    was_shut = was_shut or redis.call("HGET", state_key, "shut") or ","
+    if not are_capped then return nil end
+    was_shut = redis.call("HGET", state_key, "shut") or ","
     if was_shut ~= "," then
       for i = 1, lanes_n do
         if has_name(was_shut, lane_name(i)) then cap_of(i) end
       end
     end
     local shut
-    for i in pairs(caps) do
-      if limits.of_cap(i) <= 0 then
+    for _, i in ipairs(capped) do
+      if is_shut(i) then
         shut = shut or {}
         shut[i] = true
       end
@@ -137,15 +150,17 @@ local function limits_of(text, slots, free)
     return shut
   end
   function limits.take(i, n)
-    if pool_free then pool_free = pool_free - n end
-    if kept[i] then
-      used[i] = used[i] + n
-      local now_lacks = math.max(0, kept[i] - used[i])
-      short, lack[i] = short + now_lacks - lack[i], now_lacks
-    end
-    local cap = cap_of(i)
+    local cap = are_capped and (caps[i] or cap_of(i))
     if cap then
-      cap.left, cap.rate_left, cap.taken = cap.left - n, cap.rate_left - n, cap.taken + n
+      cap.room, cap.taken = cap.room - n, cap.taken + n
+    end
+    if pool_free then
+      pool_free = pool_free - n
+      if kept[i] then
+        used[i] = used[i] + n
+        local now_lacks = math.max(0, kept[i] - used[i])
+        short, lack[i] = short + now_lacks - lack[i], now_lacks
+      end
     end
   end
 
@@ -169,12 +184,12 @@ local function limits_of(text, slots, free)
     if tight ~= "," or (free_now > 0 and pool_free - short <= 0) then
       for i = 1, lanes_n do
         local name = lane_name(i)
-        if limits.of_fleet(i) <= 0 then
+        if limits.of_fleet(i, 1) <= 0 then
           if free_now > 0 and has_name(names, name) then
             closed[#closed + 1], is_deaf = i, true
             if not has_name(tight, name) then tight = tight .. name .. "," end
           end
-        elseif is_news and has_name(tight, name) and limits.of_cap(i) > 0 then
+        elseif is_news and has_name(tight, name) and not is_shut(i) then
           local is_left = waiting[i]
           if is_left == nil then is_left = redis.call("EXISTS", waiting_key(i)) == 1 end
           if is_left then arm(i) end
@@ -200,41 +215,45 @@ local function limits_of(text, slots, free)
   end
 
   -- Note starts of lanes with a rate, and which lanes are at a limit.
-  local function note_caps(waiting, sets)
-    limits.shut()
-    local shut = was_shut
-    for i, cap in pairs(caps) do
-      local name = lane_name(i)
-      local is_shut = was_shut ~= "," and has_name(shut, name)
-      if cap and cap.field and cap.taken ~= 0 then
+  local function note_caps(waiting, sets, shut)
+    local line = was_shut
+    for _, i in ipairs(capped) do
+      local cap = caps[i]
+      if cap.field and cap.taken ~= 0 then
         sets[#sets + 1], sets[#sets + 2] = cap.field, int(cap.from + cap.taken * cap.per_start)
       end
-      if cap and math.min(cap.left, cap.rate_left) <= 0 then
-        if not is_shut then shut = shut .. name .. "," end
-        if cap.left > 0 and redis.call("EXISTS", waiting_key(i)) == 1 then
+      if shut and shut[i] then
+        local name = lane_name(i)
+        if not has_name(line, name) then line = line .. name .. "," end
+        if cap.slots > cap.taken and redis.call("EXISTS", waiting_key(i)) == 1 then
           local at = cap.from + cap.taken * cap.per_start - cap.catch_up
           if not opens_at or at < opens_at then opens_at = at end
         end
-      elseif is_shut then
-        shut = without_name(shut, name)
+      end
+    end
+    for i = 1, was_shut ~= "," and lanes_n or 0 do
+      local name = lane_name(i)
+      if not (shut and shut[i]) and has_name(line, name) then
+        line = without_name(line, name)
         if waiting[i] == nil and redis.call("EXISTS", waiting_key(i)) == 1 then arm(i) end
       end
     end
-    if shut == "," then
-      if was_shut ~= "," then redis.call("HDEL", state_key, "shut") end
-    elseif shut ~= was_shut then
-      redis.call("HSET", state_key, "shut", shut)
+    if line == was_shut then return end
+    if line == "," then
+      redis.call("HDEL", state_key, "shut")
+    else
+      redis.call("HSET", state_key, "shut", line)
     end
   end
 
   -- At the end of a call. closed gets the lanes that this worker is not to listen for;
-  -- is_news: a job was started or ended; can_take: whether this worker has a slot for
-  -- a job of a lane. Returns when a rate lets the next job start, where that is all it
-  -- waits for.
-  function limits.note(free_now, waiting, closed, is_news, can_take)
+  -- shut: what limits.shut said; is_news: a job was started or ended; can_take: whether
+  -- this worker has a slot for a job of a lane. Returns when a rate lets the next job
+  -- start, where that is all it waits for.
+  function limits.note(free_now, waiting, closed, shut, is_news, can_take)
     local sets = {}
     if found then note_fleet(free_now, waiting, closed, sets, is_news, can_take) end
-    if rules ~= "" then note_caps(waiting, sets) end
+    if are_capped then note_caps(waiting, sets, shut) end
     if #sets > 0 then redis.call("HSET", fleet_key, unpack(sets)) end
     return opens_at and math.ceil(opens_at)
   end

@@ -1,0 +1,138 @@
+-- ranking: lanes by the value of their heads, for a claim that has several to compare.
+-- To read the head of each lane is most of what such a claim would cost, so heads are
+-- read only as far as the slots that are left could need them.
+--
+-- ranked, from `first` to `last`: lanes whose head was read, the best first; as many as
+-- there are slots left end at `nth`. With n slots left, no lane whose head is worth less than the n-th of these can have one, unless one
+-- of the better ones is refused. Such lanes are set aside, most of them unread; all
+-- of them are worth less than `floor`. While the best is worth as much it goes before
+-- all of them, and when it is not they are looked at again.
+read_rules()
+local ranked, first, last = per_lane(), 1, 0
+local nth = math.min(free, most)
+local aside, floor = {}, -math.huge
+local values, scores, refused = per_lane(), per_lane(), {}
+-- With one slot no second head is needed.
+local share = nth == 1 and 1 or math.min(math.ceil(nth / heads_n), 128) + 1
+-- Whether lane i, whose head is worth as much as that of lane j, goes before it.
+local function is_first(i, j)
+  local a, b = rule_by[i][1], rule_by[j][1]
+  if a ~= b then return a > b end
+  a, b = scores[i], scores[j]
+  if a ~= b then return a < b end
+  return i < j
+end
+-- What a lane must be worth to have a slot for all we know; nil where that is nothing.
+local function least()
+  local i = ranked[nth]
+  return i and values[i]
+end
+local function set_aside(i, enough)
+  aside[#aside + 1] = i
+  if enough > floor then floor = enough end
+end
+-- Put lane i, whose head was read, where it belongs.
+local function rank(i)
+  local rule, score = rule_by[i], heads[i][at[i] + 1] + 0
+  local gain = rule[2] * (now - score)
+  if gain > rule[3] then gain = rule[3] end
+  if gain < 0 then gain = 0 end
+  local value = rule[1] + gain
+  values[i], scores[i] = value, score
+  local enough = least()
+  if enough and value < enough then
+    set_aside(i, enough)
+    return
+  end
+  local low, high = first, last + 1
+  -- Where lanes are served in turn it is the last most often.
+  if low < high and values[ranked[last]] > value then low = high end
+  while low < high do
+    local middle = (low + high) / 2
+    middle = middle - middle % 1
+    local j = ranked[middle]
+    local other = values[j]
+    if other > value or (other == value and is_first(j, i)) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  if first > 1 and low - first <= last - low then
+    for j = first, low - 1 do
+      ranked[j - 1] = ranked[j]
+    end
+    first, nth, low = first - 1, nth - 1, low - 1
+  else
+    for j = last, low, -1 do
+      ranked[j + 1] = ranked[j]
+    end
+    last = last + 1
+  end
+  ranked[low] = i
+end
+-- Whether what waits in lane i behind the first `taken`, not read yet, is worth less than
+-- `value` for certain: it is below it even at its cap, or nothing of it has waited long
+-- enough. To count those costs a third of reading a head.
+local upto, of_value, of_rule
+local function is_below(i, value, taken)
+  local rule = rule_by[i]
+  local priority = rule[1]
+  if value > priority + rule[3] then return true end
+  if value <= priority or rule[2] < 1e-12 then return false end
+  if value ~= of_value or rule ~= of_rule then
+    of_value, of_rule = value, rule
+    -- What it lacks, less by more than the fractions of the values can be wrong; the
+    -- last instant of those that waited long enough for that is wrong by a quarter at most.
+    local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
+    upto = int(math.floor(now - lacks / rule[2] + 0.5))
+  end
+  return redis.call("ZCOUNT", waiting_key(i), "-inf", upto) <= taken
+end
+-- Rank lane i or set it aside. Where all of it that was read is picked, as much is read as
+-- that was, or the lane's share of the slots.
+local function look_at(i)
+  local head = heads[i]
+  if not head or head[at[i]] == nil then
+    local enough, taken = least(), picks[i] and #picks[i] / 3 or 0
+    if enough and is_below(i, enough, taken) then
+      set_aside(i, enough)
+      return
+    end
+    local n = share
+    if taken > 0 then n = math.max(2, math.min(math.max(share, taken), free + 1, most + 1, 129)) end
+    fetch(i, taken, n)
+  end
+  if waiting[i] then rank(i) end
+end
+-- Take the lane whose head is to start next off the ranked ones; nil where there is none.
+-- It is given a slot, ranked again if more of it is left, or refused.
+local function take_best()
+  local best = ranked[first]
+  if #aside > 0 and (not best or values[best] < floor) then
+    local again = aside
+    aside, floor = {}, -math.huge
+    for _, i in ipairs(again) do
+      look_at(i)
+    end
+    best = ranked[first]
+  end
+  if best then first = first + 1 end
+  return best
+end
+-- No start makes room for another lane.
+local function refuse(i)
+  refused[i], nth = true, nth + 1
+end
+-- Of lanes that are alike, those that were served just now are looked at last: others
+-- have waited longer, most often.
+local is_late = {}
+for j = 1, are_alike and outcome_n or 0 do
+  is_late[ARGV[outcome_at + (j - 1) * outcome_w + OUTCOME_LANE] + 0] = true
+end
+for i = 1, lanes_n do
+  if waiting[i] and served[i] and not is_late[i] then look_at(i) end
+end
+for i in pairs(is_late) do
+  if waiting[i] and served[i] then look_at(i) end
+end

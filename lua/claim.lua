@@ -327,14 +327,16 @@ end
 -- How many more jobs of lane i there are slots for, if no others start: a start of a
 -- lane that lacks of its own reserve takes one of the slots kept for it.
 local function seats_of(i)
-  local room = free - short
-  if reserve[i] then room = room + math.max(reserve[i] - running[i], 0) end
+  local room, own = free - short, reserve[i]
+  if own and own > running[i] then room = room + own - running[i] end
   return limits and limits.of_fleet(i, room) or room
 end
 -- How many may start.
 local function room_of(i)
-  local room = seats_of(i)
-  return limits and limits.of_cap(i, room) or room
+  if not limits then return seats_of(i) end
+  local room, own = free - short, reserve[i]
+  if own and own > running[i] then room = room + own - running[i] end
+  return limits.room_of(i, room)
 end
 local function occupy(i, n)
   if limits then limits.take(i, n) end
@@ -440,8 +442,8 @@ if wanted > 0 then
         local best = take_best()
         if not best then break end
         if room_of(best) <= 0 then
-          -- Only the best is asked for its limits. No start makes room for another lane.
-          refused[best] = true
+          -- Only the best is asked for its limits.
+          refuse(best)
         else
           local of_lane = picks[best]
           if not of_lane then
@@ -477,7 +479,7 @@ if wanted > 0 then
               -- The chunk is used up: look behind what this round has picked, as far as
               -- the lane's share of the slots would go, or as many again.
               local taken, wish = #of_lane / 3, math.min(free, most, 128)
-              fetch(best, taken, math.min(wish, math.max(math.ceil(wish / heads_n), taken)) + 1)
+              fetch(best, taken, math.max(2, math.min(wish + 1, math.max(share, taken))))
             end
             if waiting[best] then rank(best) end
           end

@@ -71,11 +71,11 @@ local function rank(i)
   end
   ranked[low] = i
 end
--- Whether what waits in lane i behind the first `taken`, not read yet, is worth less than
--- `value` for certain: it is below it even at its cap, or nothing of it has waited long
--- enough. To count those costs a third of reading a head.
+-- Whether the head of lane i, not read yet, is worth less than `value` for certain: it is
+-- below it even at its cap, or nothing in it has waited long enough. To count those costs
+-- a third of reading a head.
 local upto, of_value, of_rule
-local function is_below(i, value, taken)
+local function is_below(i, value)
   local rule = rule_by[i]
   local priority = rule[1]
   if value > priority + rule[3] then return true end
@@ -87,21 +87,17 @@ local function is_below(i, value, taken)
     local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
     upto = int(math.floor(now - lacks / rule[2] + 0.5))
   end
-  return redis.call("ZCOUNT", waiting_key(i), "-inf", upto) <= taken
+  return redis.call("ZCOUNT", waiting_key(i), "-inf", upto) == 0
 end
--- Rank lane i or set it aside. Where all of it that was read is picked, as much is read as
--- that was, or the lane's share of the slots.
+-- Rank lane i or set it aside.
 local function look_at(i)
-  local head = heads[i]
-  if not head or head[at[i]] == nil then
-    local enough, taken = least(), picks[i] and #picks[i] / 3 or 0
-    if enough and is_below(i, enough, taken) then
+  if not heads[i] then
+    local enough = least()
+    if enough and is_below(i, enough) then
       set_aside(i, enough)
       return
     end
-    local n = share
-    if taken > 0 then n = math.max(2, math.min(math.max(share, taken), free + 1, most + 1, 129)) end
-    fetch(i, taken, n)
+    fetch(i, 0, share)
   end
   if waiting[i] then rank(i) end
 end

@@ -60,6 +60,7 @@
 -- call needs them: making thirty costs as much as three Redis commands. On the short
 -- way a text becomes a number by reckoning with it, and words are joined by `..`:
 -- tonumber reads them twice, string.format takes three times as long.
+local redis, KEYS, ARGV = redis, KEYS, ARGV -- a global is looked up each time
 -- @include clock
 -- @include lane_name
 -- @include bump
@@ -299,16 +300,21 @@ end
 local served, waiting, closed = { string.byte(seats, 1, -1) }, per_lane(), {}
 local listened, is_listening = {}, false
 for i = 1, lanes_n do
-  local seat = served[i] - 48
-  if seat >= 4 then
-    closed[#closed + 1] = i
-    served[i] = nil
-    seat = seat - 4
+  local seat = served[i]
+  if seat == 49 then -- "1", the most frequent by far
+    served[i] = true
   else
-    served[i] = seat == 1 or seat == 3
-  end
-  if seat >= 2 then
-    listened[i], is_listening = true, true
+    seat = seat - 48
+    if seat >= 4 then
+      closed[#closed + 1] = i
+      served[i] = nil
+      seat = seat - 4
+    else
+      served[i] = seat == 3
+    end
+    if seat >= 2 then
+      listened[i], is_listening = true, true
+    end
   end
 end
 local running, reserve, short = {}, {}, 0
@@ -388,7 +394,12 @@ if wanted > 0 then
     end
   end
   local left_n = open_n > 0 and redis.call("EXISTS", unpack(open_keys)) or 0
-  if left_n > 1 then
+  if left_n > 1 and left_n == open_n then
+    heads_n = open_n
+    for i = 1, lanes_n do
+      waiting[i] = served[i] ~= nil or nil
+    end
+  elseif left_n > 1 then
     -- Of several lanes most will give nothing: which they are, and no more.
     for i = 1, lanes_n do
       if served[i] ~= nil and left_n > 0 then
@@ -629,7 +640,7 @@ end
 local shut = limits and limits.shut()
 if wanted > 0 then
   for i = 1, lanes_n do
-    if waiting[i] and not (shut and shut[i]) then arm(i) end
+    if waiting[i] and not (shut and shut[i]) then armed[i] = true end
   end
 end
 local next_open

@@ -10,7 +10,7 @@
 read_rules()
 local ranked, first, last = per_lane(), 1, 0
 local nth = math.min(free, most)
-local aside, floor = {}, -math.huge
+local aside, aside_n, floor = {}, 0, -math.huge
 local values, scores, refused = per_lane(), per_lane(), {}
 -- With one slot no second head is needed.
 local share = nth == 1 and 1 or math.min(math.ceil(nth / heads_n), 128) + 1
@@ -27,10 +27,6 @@ local function least()
   local i = ranked[nth]
   return i and values[i]
 end
-local function set_aside(i, enough)
-  aside[#aside + 1] = i
-  if enough > floor then floor = enough end
-end
 -- Put lane i, whose head was read, where it belongs.
 local function rank(i)
   local rule, score = rule_by[i], heads[i][at[i] + 1] + 0
@@ -41,7 +37,9 @@ local function rank(i)
   values[i], scores[i] = value, score
   local enough = least()
   if enough and value < enough then
-    set_aside(i, enough)
+    aside_n = aside_n + 1
+    aside[aside_n] = i
+    if enough > floor then floor = enough end
     return
   end
   local low, high = first, last + 1
@@ -74,43 +72,54 @@ end
 -- Whether the head of lane i, not read yet, is worth less than `value` for certain: it is
 -- below it even at its cap, or nothing in it has waited long enough. To count those costs
 -- a third of reading a head.
-local upto, of_value, of_rule
+local upto, of_value, of_rule, verdict
 local function is_below(i, value)
   local rule = rule_by[i]
-  local priority = rule[1]
-  if value > priority + rule[3] then return true end
-  if value <= priority or rule[2] < 1e-12 then return false end
   if value ~= of_value or rule ~= of_rule then
     of_value, of_rule = value, rule
-    -- What it lacks, less by more than the fractions of the values can be wrong; the
-    -- last instant of those that waited long enough for that is wrong by a quarter at most.
-    local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
-    upto = int(math.floor(now - lacks / rule[2] + 0.5))
+    local priority = rule[1]
+    if value > priority + rule[3] then
+      verdict = true
+    elseif value <= priority or rule[2] < 1e-12 then
+      verdict = false
+    else
+      -- What it lacks, less by more than the fractions of the values can be wrong; the last
+      -- instant of those that waited long enough for that is wrong by a quarter at most.
+      local lacks = value - priority - 1e-14 * (math.abs(value) + math.abs(priority))
+      upto, verdict = int(math.floor(now - lacks / rule[2] + 0.5)), nil
+    end
   end
+  if verdict ~= nil then return verdict end
   return redis.call("ZCOUNT", waiting_key(i), "-inf", upto) == 0
 end
--- Rank lane i or set it aside.
-local function look_at(i)
-  if not heads[i] then
-    local enough = least()
-    if enough and is_below(i, enough) then
-      set_aside(i, enough)
-      return
+-- Rank these lanes or set them aside.
+local function look_at(some, n)
+  local enough = least()
+  for j = 1, n do
+    local i = some[j]
+    local is_unread = not heads[i]
+    if is_unread and enough and is_below(i, enough) then
+      aside_n = aside_n + 1
+      aside[aside_n] = i
+    else
+      if is_unread then fetch(i, 0, share) end
+      if waiting[i] then
+        rank(i)
+        enough = least()
+      end
     end
-    fetch(i, 0, share)
   end
-  if waiting[i] then rank(i) end
+  -- What is enough grows while lanes are ranked.
+  if enough and enough > floor then floor = enough end
 end
 -- Take the lane whose head is to start next off the ranked ones; nil where there is none.
 -- It is given a slot, ranked again if more of it is left, or refused.
 local function take_best()
   local best = ranked[first]
-  if #aside > 0 and (not best or values[best] < floor) then
-    local again = aside
-    aside, floor = {}, -math.huge
-    for _, i in ipairs(again) do
-      look_at(i)
-    end
+  if aside_n > 0 and (not best or values[best] < floor) then
+    local again, n = aside, aside_n
+    aside, aside_n, floor = {}, 0, -math.huge
+    look_at(again, n)
     best = ranked[first]
   end
   if best then first = first + 1 end
@@ -126,9 +135,17 @@ local is_late = {}
 for j = 1, are_alike and outcome_n or 0 do
   is_late[ARGV[outcome_at + (j - 1) * outcome_w + OUTCOME_LANE] + 0] = true
 end
+local some, late, some_n, late_n = per_lane(), {}, 0, 0
 for i = 1, lanes_n do
-  if waiting[i] and served[i] and not is_late[i] then look_at(i) end
+  if waiting[i] and served[i] then
+    if is_late[i] then
+      late_n = late_n + 1
+      late[late_n] = i
+    else
+      some_n = some_n + 1
+      some[some_n] = i
+    end
+  end
 end
-for i in pairs(is_late) do
-  if waiting[i] and served[i] then look_at(i) end
-end
+look_at(some, some_n)
+look_at(late, late_n)

@@ -515,17 +515,23 @@ if wanted > 0 then
       for j = 1, upto - from do
         local id, score, record = of_lane[3 * j - 2], of_lane[3 * j - 1], records[from + j]
         local newline = record and string.find(record, "\n", 1, true)
-        local head = newline and string.sub(record, 1, newline - 1)
-        -- Of a fair lane's job the place does not tell when it became ready. Most have no
-        -- other options.
-        local has_options, task, ready = head and string.find(head, "\t", 1, true), head, nil
-        if has_options then task, ready = string.match(head, "^([^\t]+)\tg=[^\t]*\ty=(%d+)$") end
+        local head, task, ready = nil, nil, nil
+        local tab = newline and string.find(record, "\t", 1, true)
+        if tab and tab < newline then
+          -- Of a job in a fair lane the place does not tell when it became ready. Most have
+          -- no other options.
+          task, ready = string.match(record, "^([^\t]+)\tg=[^\t\n]*\ty=(%d+)\n")
+          if parking or not task then head = string.sub(record, 1, newline - 1) end
+        elseif newline then
+          task = string.sub(record, 1, newline - 1)
+          head = task
+        end
         if parking and head and parking.holds(i, id, head, score) then
           occupy(i, -1)
-        elseif not head or (not task and string.find(head, "\t[bnqxX]=")) then
+        elseif not newline or (not task and string.find(head, "\t[bnqxX]=")) then
           -- Not the first attempt, or options that a start looks at, or no body at all.
           local run, expires = slow().start(id, record, score, worker_id, name)
-          if not head then
+          if not newline then
             -- The body was evicted or deleted, or is no record: the letter says so.
             local reason = record and "!record unreadable" or "!body missing"
             occupy(i, -1)
@@ -563,7 +569,7 @@ if wanted > 0 then
           end
         else
           if not task then
-            task, ready = string.sub(head, 1, has_options - 1), string.match(head, "\ty=(%d+)")
+            task, ready = string.sub(head, 1, tab - 1), string.match(head, "\ty=(%d+)")
           end
           local fence, n = int(next_tick()), #run_args
           local place = string.find(score, "e", 1, true) and int(tonumber(score)) or score

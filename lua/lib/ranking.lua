@@ -6,7 +6,8 @@
 -- there are slots left end at `nth`. With n slots left, no lane whose head is worth less than the n-th of these can have one, unless one
 -- of the better ones is refused. Such lanes are set aside, most of them unread; all
 -- of them are worth less than `floor`. While the best is worth as much it goes before
--- all of them, and when it is not they are looked at again.
+-- all of them, and when it is not they are looked at again. (values[ranked[nth]] is nil
+-- while there are fewer: any lane may have a slot.)
 read_rules()
 local ranked, first, last = per_lane(), 1, 0
 local nth = math.min(free, most)
@@ -22,11 +23,6 @@ local function is_first(i, j)
   if a ~= b then return a < b end
   return i < j
 end
--- What a lane must be worth to have a slot for all we know; nil where that is nothing.
-local function least()
-  local i = ranked[nth]
-  return i and values[i]
-end
 -- Put lane i, whose head was read, where it belongs.
 local function rank(i)
   local rule, score = rule_by[i], heads[i][at[i] + 1] + 0
@@ -35,7 +31,7 @@ local function rank(i)
   if gain < 0 then gain = 0 end
   local value = rule[1] + gain
   values[i], scores[i] = value, score
-  local enough = least()
+  local enough = values[ranked[nth]]
   if enough and value < enough then
     aside_n = aside_n + 1
     aside[aside_n] = i
@@ -94,7 +90,7 @@ local function is_below(i, value)
 end
 -- Rank these lanes or set them aside.
 local function look_at(some, n)
-  local enough = least()
+  local enough = values[ranked[nth]]
   for j = 1, n do
     local i = some[j]
     local is_unread = not heads[i]
@@ -105,7 +101,7 @@ local function look_at(some, n)
       if is_unread then fetch(i, 0, share) end
       if waiting[i] then
         rank(i)
-        enough = least()
+        enough = values[ranked[nth]]
       end
     end
   end

@@ -332,17 +332,18 @@ if limited ~= "" then
 end
 -- How many more jobs of lane i there are slots for, if no others start: a start of a
 -- lane that lacks of its own reserve takes one of the slots kept for it.
+local function own_seats_of(i)
+  local room, kept_for_it = free - short, reserve[i]
+  if kept_for_it and kept_for_it > running[i] then room = room + kept_for_it - running[i] end
+  return room
+end
+-- The same, where the reserves of the fleet are kept too.
 local function seats_of(i)
-  local room, own = free - short, reserve[i]
-  if own and own > running[i] then room = room + own - running[i] end
-  return limits and limits.of_fleet(i, room) or room
+  return limits and limits.of_fleet(i, own_seats_of(i)) or own_seats_of(i)
 end
 -- How many may start.
 local function room_of(i)
-  if not limits then return seats_of(i) end
-  local room, own = free - short, reserve[i]
-  if own and own > running[i] then room = room + own - running[i] end
-  return limits.room_of(i, room)
+  return limits and limits.room_of(i, own_seats_of(i)) or own_seats_of(i)
 end
 local function occupy(i, n)
   if limits then limits.take(i, n) end

@@ -3,11 +3,11 @@
 -- read only as far as the slots that are left could need them.
 --
 -- ranked, from `first` to `last`: lanes whose head was read, the best first; as many as
--- there are slots left end at `nth`. With n slots left, no lane whose head is worth less than the n-th of these can have one, unless one
--- of the better ones is refused. Such lanes are set aside, most of them unread; all
--- of them are worth less than `floor`. While the best is worth as much it goes before
--- all of them, and when it is not they are looked at again. (values[ranked[nth]] is nil
--- while there are fewer: any lane may have a slot.)
+-- there are slots left end at `nth`. No lane whose head is worth less than that one can
+-- have a slot, unless one of the better ones is refused. Such lanes are set aside, most
+-- of them unread; all of them are worth less than `floor`. While the best is worth as
+-- much it goes before all of them, and when it is not they are looked at again.
+-- (values[ranked[nth]] is nil while there are fewer: any lane may have a slot.)
 read_rules()
 local ranked, first, last = per_lane(), 1, 0
 local nth = math.min(free, most)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from laneq.calls.workers import Claimed, Ended
@@ -58,7 +59,31 @@ some = st.sets(st.sampled_from(NAMES))
 small = st.dictionaries(st.sampled_from(NAMES[:4]), st.integers(0, 3))
 
 
+ALIKE = {"priority": 0.0, "aging": 1.0, "aging_cap": 1_000.0}
+
+
+def of_waits(*waits_s: list[float]) -> Any:
+    """Return an example: lanes that are alike, with jobs that waited so many seconds."""
+    waited = [[round(wait * SECOND) for wait in of_lane] for of_lane in waits_s]
+    nothing: dict[str, Any] = {"reserve": {}, "running": {}, "unserved": set(), "listening": set()}
+    return {"options": [ALIKE] * len(waited), "waited": waited, "ended": set(), **nothing}
+
+
+def put(stage: Stage, raw: redis.Redis, lane: str, waits_us: list[int]) -> list[tuple[int, str]]:
+    """Put jobs that waited so long into a lane, and return score and id of each in order."""
+    jobs = {f"{lane}{n}": START_US - wait for n, wait in enumerate(waits_us)}
+    if jobs:
+        raw.zadd(stage.key("waiting", lane), jobs)
+        raw.hset(stage.keys.jobs, mapping=dict.fromkeys(jobs, b"t\n"))
+    return sorted((score, job_id) for job_id, score in jobs.items())
+
+
 @pytest.mark.slow
+# A job that waits a microsecond longer, in a lane that is looked at later.
+@example(**of_waits([40], [40.000001]), slots=1, max_running={}, full=set())
+# The best lane but one is full: a lane that was set aside for it, unread or read, comes next.
+@example(**of_waits([70], [100], [90], [85]), slots=2, max_running={"c": 1}, full={"c"})
+@example(**of_waits([100, 99, 85], [90], [80]), slots=3, max_running={"b": 1}, full={"b"})
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(
     options=lanes,
@@ -90,7 +115,7 @@ def test_a_claim_starts_what_the_rule_in_python_says(
     reserve, running = (
         {name: n for name, n in of_lane.items() if name in names} for of_lane in (reserve, running)
     )
-    listening &= set(names)
+    listening = listening & set(names)
     stage = Stage(raw, f"order-{uuid4().hex[:10]}", is_fake=False)
     try:
         stage.set_clock(START_US)
@@ -100,15 +125,12 @@ def test_a_claim_starts_what_the_rule_in_python_says(
                 for name, rule in zip(names, options, strict=True)
             )
         )
-        waiting: dict[str, list[tuple[int, str]]] = {}
-        for name, lane_waits in zip(names, waited, strict=False):
-            jobs = {f"{name}{n}": START_US - wait for n, wait in enumerate(lane_waits)}
-            waiting[name] = sorted((score, job_id) for job_id, score in jobs.items())
-            if jobs:
-                raw.zadd(stage.key("waiting", name), jobs)
-                raw.hset(stage.keys.jobs, mapping=dict.fromkeys(jobs, b"t\n"))
+        waiting = {
+            name: put(stage, raw, name, lane_waits)
+            for name, lane_waits in zip(names, waited, strict=False)
+        }
         # As many run elsewhere as may.
-        full &= max_running.keys() & set(names)
+        full = full & max_running.keys() & set(names)
         for name in full:
             leases = {f"{name}l{n}": START_US + 60 * SECOND for n in range(max_running[name])}
             raw.zadd(stage.key("leases", name), leases)

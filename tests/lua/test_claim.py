@@ -187,6 +187,31 @@ def test_a_large_claim_over_two_lanes_takes_of_each_what_its_value_says(bare):
     assert sorted(got) == sorted(f"{lane}{n}" for n in range(75) for lane in "ab")
 
 
+def test_a_hundred_lanes_that_all_differ_keep_to_their_own_rules(bare):
+    names = [f"l{n:03}" for n in range(130)]
+    bare.publish(*(Lane(name, priority=n, max_running=1 + n % 2) for n, name in enumerate(names)))
+    for name in names:
+        bare.put(f"{name}a", f"{name}b", lane=name)
+    worker = bare.worker("w", slots=150)
+    expected = [
+        f"{name}{letter}"
+        for n, name in reversed(list(enumerate(names)))
+        for letter in "ab"[: 1 + n % 2]
+    ]
+    assert sorted(worker.take()) == sorted(expected[:150])
+
+
+def test_leases_are_as_long_as_each_lane_says(bare):
+    bare.publish(Lane("a", lease=2.0), Lane("b", lease=30.0))
+    bare.put("a1", lane="a")
+    bare.put("b1", lane="b")
+    now = bare.now()
+    bare.worker("w", slots=2).take()
+    length = bare.places("leases", "b")["b1"] - bare.places("leases", "a")["a1"]
+    assert length == 28 * SECOND
+    assert bare.places("leases", "a")["a1"] >= now + 2 * SECOND
+
+
 def test_order_stands_when_the_clock_steps_back_after_the_enqueue(stage):
     stage.put("z")
     stage.forward(5)

@@ -564,8 +564,8 @@ if wanted > 0 then
             end
             local until_us = overtaken_until and overtaken_until[i]
             if until_us then
-              local ready = tonumber(run.ready) + (slow().option_of(head, "b") or 0)
-              if ready <= until_us then bump(i, nil, "overtaken", 1) end
+              local since = tonumber(run.ready) + (slow().option_of(head, "b") or 0)
+              if since <= until_us then bump(i, nil, "overtaken", 1) end
             end
           end
         else

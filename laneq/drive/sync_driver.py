@@ -357,15 +357,15 @@ class SyncDriver:
         give_up_at = None
         if until.timeout_s is not None:
             give_up_at = time.monotonic() + until.timeout_s
+        closes = self._closes
         if self._state.is_plain:
-            return self._poll(until, give_up_at)
+            return self._poll(until, give_up_at, closes)
         breaks = 0
         outage = Outage(give_up_at)
-        closes = self._closes
         wire: SyncWire | None = self._take(closes)
         while True:
             try:
-                answer = self._watch(wire or self._fresh(closes), until, give_up_at, outage)
+                answer = self._watch(wire or self._fresh(closes), until, give_up_at, outage, closes=closes)
             except StoreError as error:
                 wire = None
                 pause_s = outage.bear(error)
@@ -383,7 +383,13 @@ class SyncDriver:
                 time.sleep(outage.bear(trouble(self.address, answer)))
 
     def _watch(
-        self, wire: SyncWire, until: Until[Any], give_up_at: float | None, outage: Outage
+        self,
+        wire: SyncWire,
+        until: Until[Any],
+        give_up_at: float | None,
+        outage: Outage,
+        *,
+        closes: int,
     ) -> Any:
         """Wait on one connection; return the value, or `Lost` when it broke."""
         answer = wire.listen(until.channel)
@@ -395,7 +401,7 @@ class SyncDriver:
         if answer.__class__ is list:
             self._state.is_plain = True
             self._stop_listening(wire, until.channel)
-            return self._poll(until, give_up_at)
+            return self._poll(until, give_up_at, closes)
         try:
             value = self._listen(wire, until, give_up_at, outage)
         except Exception:
@@ -458,9 +464,8 @@ class SyncDriver:
             wire.close()
         self._leave(wire)
 
-    def _poll(self, until: Until[T], give_up_at: float | None) -> T:
+    def _poll(self, until: Until[T], give_up_at: float | None, closes: int) -> T:
         """Wait at a server that cannot announce anything on this connection (fakeredis)."""
-        closes = self._closes
         while (value := self.call(until.call)) is None:
             left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
             if left_s <= 0:

@@ -16,7 +16,7 @@ from laneq.calls.call import Call, Plan, Until
 from laneq.embedded import EmbeddedServer, find_server
 from laneq.errors import RedisUnavailable
 from tests.conftest import ENGINE
-from tests.drive.conftest import GET, Colour, Counter, clients, echo
+from tests.drive.conftest import GET, Colour, Counter, clients, echo, open_sync
 from tests.patience import wait_until
 from tests.tls import TlsEnd, make_certificates
 
@@ -120,6 +120,25 @@ def test_a_close_ends_a_wait_at_fakeredis(colour: Colour, fake_url: str) -> None
     driven.close()
     with pytest.raises(RedisUnavailable, match="closed"):
         waiting.result(10)
+
+
+def test_a_close_between_a_wait_and_its_first_look_at_fakeredis_ends_it(
+    fake_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan() -> Plan[Any]:
+        answer = yield Until(b"channel", Call(GET, (b"key",), (), lambda reply: reply), bytes, 20)
+        return answer
+
+    driver = open_sync(fake_url, "t")
+    poll = driver._poll
+
+    def close_first(*args: Any) -> Any:
+        driver.close()
+        return poll(*args)
+
+    monkeypatch.setattr(driver, "_poll", close_first)
+    with pytest.raises(RedisUnavailable, match="closed"):
+        driver.run(plan())
 
 
 # --- sentinels ---------------------------------------------------------------------------

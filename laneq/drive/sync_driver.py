@@ -365,7 +365,9 @@ class SyncDriver:
         wire: SyncWire | None = self._take(closes)
         while True:
             try:
-                answer = self._watch(wire or self._fresh(closes), until, give_up_at, outage, closes=closes)
+                answer = self._watch(
+                    wire or self._fresh(closes), until, give_up_at, outage, closes=closes
+                )
             except StoreError as error:
                 wire = None
                 pause_s = outage.bear(error)

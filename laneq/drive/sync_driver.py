@@ -468,13 +468,14 @@ class SyncDriver:
 
     def _poll(self, until: Until[T], give_up_at: float | None, closes: int) -> T:
         """Wait at a server that cannot announce anything on this connection (fakeredis)."""
-        while (value := self.call(until.call)) is None:
+        while True:
+            self._check_open(closes)
+            if (value := self.call(until.call)) is not None:
+                return value
             left_s = _FOREVER_S if give_up_at is None else give_up_at - time.monotonic()
             if left_s <= 0:
                 raise timed_out(until)
             time.sleep(min(left_s, POLL_S))
-            self._check_open(closes)
-        return value
 
 
 def _close_all(wires: list[SyncWire]) -> None:

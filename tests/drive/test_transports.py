@@ -129,16 +129,17 @@ def test_a_close_between_a_wait_and_its_first_look_at_fakeredis_ends_it(
         answer = yield Until(b"channel", Call(GET, (b"key",), (), lambda reply: reply), bytes, 20)
         return answer
 
-    driver = open_sync(fake_url, "t")
-    poll = driver._poll
+    with open_sync(fake_url, "t") as driver:
+        poll = driver._poll
 
-    def close_first(*args: Any) -> Any:
-        driver.close()
-        return poll(*args)
+        def close_first(*args: Any) -> Any:
+            driver.close()
+            return poll(*args)
 
-    monkeypatch.setattr(driver, "_poll", close_first)
-    with pytest.raises(RedisUnavailable, match="closed"):
-        driver.run(plan())
+        monkeypatch.setattr(driver, "_poll", close_first)
+        with pytest.raises(RedisUnavailable, match="closed"):
+            driver.run(plan())
+        assert not driver._live
 
 
 # --- sentinels ---------------------------------------------------------------------------
